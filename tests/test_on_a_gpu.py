@@ -20,7 +20,7 @@ from tests.conftest import small_study
 
 
 @pytest.fixture
-def folder(tmp_path: Path, raw_params: dict[str, Any], arrays: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+def folder(tmp_path: Path, raw_params: dict[str, Any], arrays: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(small_study(raw_params), sort_keys=False))
     shutil.copytree(arrays, tmp_path / "data" / "arrays")
     monkeypatch.chdir(tmp_path)

@@ -71,7 +71,6 @@ def test_an_epoch_gives_every_image_once(blobs: Blobs) -> None:
         assert sorted(zip(map(bytes, seen.numpy()), torch.cat([labels for _, labels in batches]).tolist(), strict=True)) == wanted
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_on_a_gpu_seconds_reach_the_page_and_a_peer_that_is_missing_is_named(blobs: Blobs, tmp_path: Path) -> None:
     """By torch in place of the kernel, of one step a round."""
     listed = gpu.subjects(blobs(200, 30), CPU, make=functools.partial(FusedTrainer, kernel=TorchVit), rounds=2, quick=True)

@@ -17,8 +17,6 @@ from pipeline.models import build
 from pipeline.params import AnyModelSettings, BaselineSettings, Shape
 from tests.helpers import captioner
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NAMES = ["plain", "m2", "cnn_lstm"]
 
 

@@ -25,7 +25,6 @@ from pipeline.runner import replay
 from pipeline.training.engine import Trainer
 from tests.helpers import assert_bitwise, captioner, finish, resumed
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 SIZES = ScenesSettings(train=48, validation=20, test=10)
 CAPTIONER = captioner(encoder_blocks=2, decoder_blocks=1, memory=2, meshed=True, dropout=0.1)

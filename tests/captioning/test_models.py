@@ -20,8 +20,6 @@ from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSetting
 from tests.helpers import captioner
 from tests.models.test_flops import plain
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CAPTIONERS = [
     captioner(),
     captioner(memory=8, meshed=True, dropout=0.1),

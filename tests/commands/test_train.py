@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from filelock import FileLock
 
 from pipeline import params
@@ -16,7 +15,6 @@ from pipeline.data.datasets import load
 from pipeline.runner import pool, seeds
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
-from pipeline.training.engine import set_reproducible
 from tests.conftest import small_study
 from tests.helpers import lay_out, trains_here
 
@@ -24,8 +22,6 @@ from tests.helpers import lay_out, trains_here
 @pytest.fixture
 def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., params.Params]:
     """Lays out a study of tiny variants on the digits, after its stages before train, and goes there."""
-    threads = torch.get_num_threads()
-    set_reproducible(torch.device("cpu"))
     monkeypatch.chdir(tmp_path)
     for name in ("REPLAY", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
@@ -35,8 +31,7 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
         raw["train"] |= {"seeds": [0], "batch_size": 256}
         return lay_out(tmp_path, raw, arrays)
 
-    yield make
-    torch.set_num_threads(threads)
+    return make
 
 
 def place(settings: params.Params, variant: str) -> Path:

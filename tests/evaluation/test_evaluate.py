@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
-from pipeline.evaluation.evaluate import difference, summarize_votes
+from pipeline.evaluation.evaluate import difference
 from pipeline.evaluation.group import Result
 from pipeline.runner.seeds import Finished
 from pipeline.system.provenance import versions
@@ -37,13 +36,3 @@ def test_a_test_has_the_bits_of_the_training_where_nothing_else_computes_and_els
         assert told(old, 0.2504, 0.9, place) is not None
         assert told(old, 0.25, 0.9003, place) is not None
     assert str(told(part(0.25, 0.9), 0.5, 0.9, others)).endswith(" (processor NVIDIA H200 here, AMD EPYC (2 cores) there)")
-
-
-def test_summary_of_votes_by_hand() -> None:
-    labels = np.array([0, 0, 1, 7], np.uint8)
-    predictions = np.array([[0, 1, 1, 7], [0, 0, 1, 2], [0, 0, 2, 3]], np.uint8)
-    # The vote: 0, 0, 1, and a tie of 7, 2 and 3, which the first seed decides.
-    assert summarize_votes(predictions, labels) == {
-        "ensemble_accuracy": 1.0,
-        "per_class_accuracy": {"0": pytest.approx(5 / 6), "1": pytest.approx(2 / 3), "7": pytest.approx(1 / 3)},
-    }

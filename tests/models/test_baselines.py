@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from pipeline.models import build, count_parameters
 from pipeline.params import BaselineSettings, Params
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ["cnn", "lenet", "mlp", "rnn", "lstm"]
 
 

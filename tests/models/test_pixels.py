@@ -43,7 +43,7 @@ def by_hand(dataset: Dataset, images: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [("vit", (0,)), ("vit", (0, 1)), ("cnn", (0,))])
-def test_a_network_reads_standardised_pixels(kind: str, seeds: tuple[int, ...], study: Params, colours: Dataset, one_thread: None) -> None:
+def test_a_network_reads_standardised_pixels(kind: str, seeds: tuple[int, ...], study: Params, colours: Dataset) -> None:
     train = study.train.model_copy(update={"seeds": seeds, "epochs": 2, "batch_size": 20})
     of = VariantSettings(
         data=DataSettings(dataset="npz", size=28, channels=3, classes=10), train=train, model=settings(study, kind, "standard")

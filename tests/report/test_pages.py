@@ -20,7 +20,6 @@ from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
 from pipeline.study.effects import ShareEstimate, look_level
-from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
@@ -88,12 +87,6 @@ def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> No
     del runs["mean"]
     assert [name for name, _ in Tables(study, EXPERIMENT, runs).answer()] == ["base (the baseline)", "relu"]
     assert Tables(study, EXPERIMENT, {}).answer() == []
-
-
-def test_captioners_and_classifiers_are_not_compared(raw_params: dict[str, Any]) -> None:
-    both = raw_params["experiments"]["captioning"] | {"variants": ["caption-cnn-lstm", "caption", "base"]}
-    with pytest.raises(UserError, match=r"experiments\.both\.variants: captioners and classifiers"):
-        parse(raw_params | {"experiments": {"both": both | {"labels": {}, "beside": {}}}})
 
 
 # --- the thesis and the timings ---

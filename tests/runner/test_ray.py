@@ -29,7 +29,6 @@ from pipeline.runner import pool, ray, seeds
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from pipeline.system.provenance import training_code
-from pipeline.training.engine import set_reproducible
 from tests.conftest import small_study
 from tests.helpers import PATIENCE, lay_out, trains_here, wait_until
 
@@ -67,13 +66,10 @@ def outcome(directory: Path) -> dict[tuple[str, int], Any]:
 def local(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
     """The outcome of a worker's own functions, in this process, in a copy of the study."""
     directory = shutil.copytree(study, tmp_path_factory.mktemp("local") / "study")
-    threads = torch.get_num_threads()
-    set_reproducible(torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setenv("LAB_ATTENTION", "sdpa")  # the fused kernel would be compiled anew for the nodes
         train.train_all(params.load(), "cpu", trains_here)
-    torch.set_num_threads(threads)
     return outcome(directory)
 
 
@@ -183,7 +179,7 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, study: Path, arrays: Path, one_thread: None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, study: Path, arrays: Path
 ) -> None:
     """The task of a node, in this process and without Ray."""
     monkeypatch.setattr(ray, "_fetch", lambda reference: reference)

@@ -164,7 +164,7 @@ seeds.write(Path(sys.argv[3]), part)
 
 
 @pytest.mark.slow
-def test_a_processor_that_rounds_otherwise_keeps_what_it_can_check(arrays: Path, study: Params, tmp_path: Path, one_thread: None) -> None:
+def test_a_processor_that_rounds_otherwise_keeps_what_it_can_check(arrays: Path, study: Params, tmp_path: Path) -> None:
     """The same processor with the code paths of an older one stands for another kind: its bits differ, its training is the same."""
     settings = study.resolve("patch-7")
     train = settings.train.model_copy(update={"seeds": (0,), "epochs": 3, "batch_size": 64})

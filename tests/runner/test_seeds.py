@@ -31,7 +31,7 @@ from pipeline.study import load
 from pipeline.system.errors import UserError
 from pipeline.system.files import DamagedError, read_sealed, write_sealed
 from pipeline.training.engine import Trainer
-from tests.helpers import ROOT, finish, flip_bit, of_this_study
+from tests.helpers import ROOT, finish, of_this_study
 
 
 def origin(code: str = "a" * 64, moment: str = "2024-01-01T00:00:00+00:00") -> dict[str, Any]:
@@ -81,18 +81,6 @@ def test_the_own_code_is_found_first_then_a_replayed_one_then_the_newest(tmp_pat
     stored = Finished(0, {}, part.rows, {**older.origin, "finished": "2024-05-01", "replays": [{"code_hash": "d" * 64}]})
     (both,) = seeds.best([older, stored], a).values()
     assert (both.has_weights, both.codes) == (True, [a, "d" * 64])
-
-
-def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
-    for part in train(tiny_trainer([0, 1])):
-        seeds.write(tmp_path, part)
-    path = tmp_path / f"seed-1.{'a' * 12}.done"
-    flip_bit(path)
-    found, damaged = seeds.find(tmp_path, "a" * 64)
-    assert list(found) == [0]
-    assert len(damaged) == 1
-    assert path.name in damaged[0]
-    assert not path.exists()
 
 
 OPTIONS = [

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -26,10 +24,7 @@ from pipeline.params.data import MNIST_SHAPE, DataSource
 from pipeline.stages import fetch, prepare, scenes
 from pipeline.stages.resolve import write_configs
 from pipeline.system.errors import UserError, run_command
-from tests.helpers import ROOT, STUDY, flip_bit
-
-if TYPE_CHECKING:
-    from tests.conftest import Repository
+from tests.helpers import ROOT, STUDY
 
 
 @pytest.fixture
@@ -106,30 +101,6 @@ def test_what_an_own_reader_raises_is_shown_with_its_place(demo: Path, monkeypat
         prepare.main([])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the sentences advise, done with the real DVC; of the second damage the file's time does not tell."""
-    study = trained.copy(tmp_path / "study")
-    monkeypatch.chdir(study.path)
-    digest, array = data_digest(), Path("data/arrays/train_images.npy")
-    flip_bit(array)
-    with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
-        load()
-    Path("data/arrays/test_images.npy").unlink()
-    study.repro("prepare")
-    assert load().digest == digest
-
-    before = array.stat()
-    flip_bit(array)
-    os.utime(array, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
-        load()
-    study.repro("--force", "prepare")
-    assert load().digest == digest
-    assert study.repro("prepare") == []
-
-
 def test_scenes_are_drawn_from_the_arrays(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenes.main([])
     drawn, sizes = load_scenes(), params.load().scenes
@@ -147,21 +118,6 @@ def test_a_data_set_without_nouns_stops_no_study(
     scenes.main([])
     assert capsys.readouterr().out == "scikit-learn's digits has no captions: its classes have no nouns\n"
     assert list((prepared / "data/scenes").iterdir()) == []  # the folder is there, because dvc.yaml names it
-
-
-@pytest.mark.slow
-def test_dvc_draws_what_is_missing_and_what_params_change(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = trained.copy(tmp_path / "study")
-    monkeypatch.chdir(study.path)
-    digest = load_scenes().digest
-    (study.path / "data/scenes/scenes.json").unlink()
-    with pytest.raises(UserError, match=r"scenes\.json is missing: run `dvc repro --force scenes`"):
-        load_scenes()
-    scenes.main([])  # which is what DVC runs then
-    assert load_scenes().digest == digest
-    study.edit(scenes={"test": 12})
-    assert study.repro("scenes") == ["scenes"]
-    assert len(load_scenes().test) == 12
 
 
 def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
@@ -195,4 +151,5 @@ def test_another_order_runs_what_writes_tables_and_pages(tmp_path: Path, study: 
     assert len(orders) == 3
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     assert "params.yaml" in stages["resolve"]["deps"]
+    assert {"data.dataset", "scenes"} <= {*stages["scenes"]["params"]}
     assert all({"configs", "claims.yaml"} <= {*stages[name]["deps"]} for name in ("evaluate", "report"))

@@ -31,9 +31,9 @@ from pipeline.runner import replay, seeds
 from pipeline.stages import evaluate as stage
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
-from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.engine import Trainer
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, finish, flip_bit, is_worker, rewrite, stored, wait_until, workers_of
+from tests.helpers import ROOT, edit, finish, flip_bit, is_worker, rewrite, stored, wait_until, workers_of
 
 SEEDS = [4, 2, 7]
 ORIGIN = {
@@ -64,7 +64,6 @@ def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
 def train(path: Path, settings: params.VariantSettings, arrays: Path) -> None:
     """The variant's file, as the train stage leaves it in a clone, with the first seed's weights; the others' beside it."""
     parts = []
-    set_reproducible(torch.device("cpu"))
     for seed in settings.train.seeds:
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
         tables = replay.tables(trainer)
@@ -155,12 +154,6 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(inference, "run", run)
     inference._data.cache_clear()
     return counted
-
-
-def edit(project: Path, change: Any) -> None:
-    raw = yaml.safe_load((project / "params.yaml").read_text())
-    change(raw)
-    (project / "params.yaml").write_text(yaml.safe_dump(raw))
 
 
 def table(root: Path, name: str, variant: str) -> list[dict[str, str]]:

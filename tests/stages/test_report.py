@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import base
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError
-from tests.helpers import flip_bit, stored
+from tests.helpers import edit, flip_bit, stored
 from tests.made_up import (
     check_tables,
     read,
@@ -64,12 +63,6 @@ def write_pages() -> None:
 
 def contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted((root / "reports").rglob("*")) if path.is_file()}
-
-
-def edit(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    raw = yaml.safe_load((root / "params.yaml").read_text())
-    change(raw)
-    (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
 
 
 def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Path) -> None:

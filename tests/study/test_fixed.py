@@ -66,9 +66,7 @@ def test_older_seeds_are_known_by_their_commit(study: Params, claim: ClaimSettin
     assert word(study, claim, groups) == ("partly", 8, 12)
 
 
-def test_a_training_keeps_the_claims_of_its_start(
-    tmp_path: Path, arrays: Path, tiny_settings: Callable[..., VariantSettings], one_thread: None
-) -> None:
+def test_a_training_keeps_the_claims_of_its_start(tmp_path: Path, arrays: Path, tiny_settings: Callable[..., VariantSettings]) -> None:
     """A seed that goes on from a checkpoint has those of its first epoch, one that begins now has today's; a replay changes none."""
     code, data = loaded_code()["classification"], load_arrays(arrays)
     origin: dict[str, Any] = {"code_hash": code, "git_commit": None, "versions": {}}

@@ -8,23 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.system.files import replacing, write_text
-
-
-def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    write_text(path, "old")
-
-    def fail_midway() -> None:
-        with replacing(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError("midway")
-
-    with pytest.raises(RuntimeError, match="midway"):
-        fail_midway()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
+from pipeline.system.files import write_text
 
 CODE = """
 import os, resource, signal, sys

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.params import Params, load, parse
+from pipeline.params import Params, parse
 from pipeline.report.text import because
 from pipeline.study.claims import Judgement, Why, judge
 from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from pipeline.timing.subjects import WORDS
-from tests.helpers import ROOT, STUDY, of_this_study
 
 TIMED = ("T4", "T6", "T7", "T9", "K3")
 
@@ -96,18 +95,6 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
     (tmp_path / TIMINGS / "cpu.json").write_text(json.dumps(raw))
     with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
         results.load(study, tmp_path)
-
-
-@of_this_study
-def test_the_committed_timings_give_ratios_of_what_they_timed(tmp_path: Path) -> None:
-    text, subject = (STUDY / "params.yaml").read_text(), "    first: {pool: %s, cls_insert: none}"
-    (tmp_path / "params.yaml").write_text(text.replace(subject % "first", subject % "mean"))
-    found = results.load(load(tmp_path / "params.yaml"), ROOT)["cpu"]
-    assert found.changed == {"step/published/first", "step/fast/first"}
-    assert len(found.ratio("reference", "cls-loop")) == len(found.rounds) > 0
-    for slower, faster, why in (("cls-loop", "first", "other settings"), ("none", "cls-loop", "`step/published/none` was not timed")):
-        with pytest.raises(LookupError, match=why):
-            found.ratio(slower, faster)
 
 
 def test_a_claim_is_judged_on_the_device_that_its_source_timed(study: Params, make_timings: Make, tmp_path: Path) -> None:

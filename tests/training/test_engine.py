@@ -20,7 +20,6 @@ from pipeline.training.stack import initial_model
 from tests import helpers
 from tests.helpers import assert_bitwise, finish, resumed
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 

@@ -23,7 +23,6 @@ from tests.helpers import assert_bitwise, finish, resumed
 from tests.kernels.emulator import WHY_NOT, EmulatedVit
 from tests.torch_vit import TorchVit
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SEEDS = (3, 1, 4)
 

@@ -14,7 +14,6 @@ from pipeline.params import Params, TrainSettings
 from pipeline.training import schedules
 from pipeline.training.optimizers import Optimizer, make_optimizer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = [(33, 17), (7,), (2, 3, 5), ()]
 STEPS = 20
 OPTIONS: list[dict[str, Any]] = [

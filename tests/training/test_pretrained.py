@@ -25,7 +25,6 @@ from tests.conftest import Repository
 from tests.helpers import finish
 from tests.torch_vit import TorchVit
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 VIT = {"patch": 14, "blocks": 1, "dim": 16, "heads": 4, "mlp_dim": 16}
 

@@ -11,7 +11,6 @@ from pipeline.params import ARCHITECTURES, AnyModelSettings, BaselineSettings, M
 from pipeline.training.stack import Stack, initial_model
 from tests.models.test_vit import OPTIONS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
