@@ -201,3 +201,8 @@ def test_initial_weights(study: Params) -> None:
     assert memory.shape == (1000, 2, 8, 4)
     assert abs(memory.mean()) < 5 / memory.numel() ** 0.5
     assert abs(memory.std() - 1) < 5 / (2 * memory.numel()) ** 0.5
+
+
+def test_wrong_images_are_refused_with_their_shape(study: Params) -> None:
+    with pytest.raises(ValueError, match=r"not \(2, 3, 28, 28\)"):
+        build(study.base)(torch.rand(2, 3, 28, 28))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,7 +26,10 @@ from pipeline.params.data import MNIST_SHAPE, DataSource
 from pipeline.stages import fetch, prepare, scenes
 from pipeline.stages.resolve import write_configs
 from pipeline.system.errors import UserError, run_command
-from tests.helpers import ROOT, STUDY
+from tests.helpers import ROOT, STUDY, flip_bit
+
+if TYPE_CHECKING:
+    from tests.conftest import Repository
 
 
 @pytest.fixture
@@ -99,6 +104,30 @@ def test_what_an_own_reader_raises_is_shown_with_its_place(demo: Path, monkeypat
     (demo / "data/raw/manifest.json").write_text(json.dumps({"dataset": "own", "files": {}}))
     with pytest.raises(UserError, match=r"read_own failed in pipeline/data/lab\.py, line 4, KeyError: 'no such scan': mend it"):
         prepare.main([])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the sentences advise, done with the real DVC; of the second damage the file's time does not tell."""
+    study = trained.copy(tmp_path / "study")
+    monkeypatch.chdir(study.path)
+    digest, array = data_digest(), Path("data/arrays/train_images.npy")
+    flip_bit(array)
+    with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
+        load()
+    Path("data/arrays/test_images.npy").unlink()
+    study.repro("prepare")
+    assert load().digest == digest
+
+    before = array.stat()
+    flip_bit(array)
+    os.utime(array, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
+        load()
+    study.repro("--force", "prepare")
+    assert load().digest == digest
+    assert study.repro("prepare") == []
 
 
 def test_scenes_are_drawn_from_the_arrays(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
