@@ -25,10 +25,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, 
         "data": {"dataset": "digits"},
         "train": raw_params["train"] | {"batch_size": 4},
         "base": raw_params["base"] | {"blocks": 1},
-        "variants": {"base": {}},
+        "variants": {"base": {}, "lstm": {"architecture": "lstm", "widths": [4]}, "caption": raw_params["variants"]["caption"]},
         "experiments": {},
         "claims": {},
-        "timing": {"rounds": 1, "steps": 1, "seconds": 30, "tokens": [49, 196], "subjects": {"base": {}}},
+        "timing": {
+            "rounds": 1,
+            "steps": 1,
+            "seconds": 30,
+            "tokens": [49, 196],
+            "subjects": {"base": {}} | {name: {"from": name} for name in ("lstm", "caption")},
+        },
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     monkeypatch.chdir(tmp_path)
@@ -55,6 +61,8 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     found = results.load(settings)["cpu"]
     assert not found.changed
     # Kept bytes are counted and not timed: the same on every machine, and as published near the square of the tokens.
-    assert 1.5 < found.exponent("saved bytes")[0] < 2.1
+    assert 1.5 < found.exponent("saved bytes", "attention")[0] < 2.1
     page = pages.render(settings, {})["timing.md"].decode()
     assert "| base | 50 |" in page
+    assert "| lstm | - |" in page
+    assert "| network | 3 words (ms) | 6 words (ms) | 12 words (ms) | 18 words (ms) |\n|:---|---:|---:|---:|---:|\n| caption |" in page

@@ -149,7 +149,7 @@ class _Times:
             raise LookupError("untimed was timed with other settings")
         return self._ratio * np.linspace(0.999, 1.001, self._rounds)
 
-    def exponent(self, measure: str) -> np.ndarray:
+    def exponent(self, measure: str, subject: str) -> np.ndarray:
         return np.array([self._count]) if measure == "saved bytes" else self._time + np.linspace(-0.001, 0.001, self._rounds)
 
 
