@@ -121,12 +121,12 @@ def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_
     assert "Nothing is to be trained" in run("repro")
     listed = "import mlflow; print([one.name for one in mlflow.MlflowClient('sqlite:///mlflow.db').search_experiments()])"
     assert "my-own-study/npz" in repository.succeed(sys.executable, "-c", listed)
-    assert "are read again" not in run("plan")
+    assert "are read first" not in run("plan")
     with (made / "pipeline/data/own.py").open("a") as reader:
         reader.write("# edited\n")
-    assert "are read again" in run("plan")
+    assert "are read first" in run("plan")
     run("repro")
-    assert "are read again" not in run("plan")
+    assert "are read first" not in run("plan")
     own_data["train_images"] += 1
     np.savez(made / "my.npz", **own_data)
-    assert "are read again" in run("plan")
+    assert "are read first" in run("plan")
