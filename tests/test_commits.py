@@ -44,7 +44,7 @@ def test_a_page_names_the_commit_that_gives_its_results_again(trained: Repositor
     study = trained.copy(tmp_path / "study")
     for name in (".gitignore", ".dvc/config", ".dvc/.gitignore"):
         shutil.copyfile(ROOT / name, study.path / name)
-    (study.path / "Makefile").write_text("setup:\n\tmkdir -p .venv/bin && touch .venv/bin/activate\n")
+    (study.path / "Makefile").write_text("setup:\n\tmkdir -p .venv/bin && touch .venv/bin/activate\nrepro:\n\tpython -m dvc repro\n")
     for folder in ("docs", "profiles"):
         (study.path / folder).mkdir()
         (study.path / folder / "kept.txt").touch()
