@@ -197,7 +197,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("timing/tokens", [4, 50], "timing.tokens: square patches cut an image into 1, 4, 16, 49, 196, 784 tokens"),
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach"),
     ("timing/subjects/new", {"from": "cn"}, "timing.subjects.new.from: there is no variant 'cn'; the nearest is 'cnn'"),
+    ("timing/subjects/new", {"from": ["cnn"]}, "timing.subjects.new.from: there is no variant ['cnn']"),
     ("timing/subjects/new", {"from": "cnn", "dim": 8}, "timing.subjects: new: "),
+    ("timing/subjects/new", {"mlp": "none"}, "timing.subjects.new: of transformers only those"),
+    ("timing/subjects", {"cnn": {"from": "cnn"}}, "timing.subjects.cnn: the first one is a transformer"),
+    ("timing/subjects", {"loop": {"loops": "nested"}}, "timing.subjects.loop: the first one is a transformer"),
+    ("variants/new", {"from": ["cnn"]}, "variants.new.from: there is no variant ['cnn']"),
 ]
 PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
 WRONG_COMPARISONS = [

@@ -161,10 +161,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     whole = params.parse(checked | {"data": study["data"]})
     kept = [name for name in study["variants"] if name in own] or list(study["variants"])
     merged["variants"] = {name: whole.difference(name) for name in kept}  # all, because the variant that it starts from may go
-    timed = whole.timing.subjects
-    merged["timing"] = (merged.get("timing") or {}) | {
-        "subjects": {name: own for name, own in timed.items() if own.get("from", kept[0]) in kept}
-    }
+    timed = {name: of for name, of in whole.timing.subjects.items() if of.get("from") in (None, *kept)}
+    merged["timing"] = (merged.get("timing") or {}) | {"subjects": timed}
     cut = {name: _cut(one, merged["variants"].keys()) for name, one in (merged.get("experiments") or {}).items()}
     merged["experiments"] = {name: one for name, one in cut.items() if len(one["variants"]) > 1 and one["baseline"] in one["variants"]}
     params.parse(merged)

@@ -378,7 +378,7 @@ class Params(Settings):
             UserError: a name is unknown, or the names form a cycle.
         """
         key = f"variants.{below[0]}.from: there" if below else "There"
-        if variant not in self.variants:
+        if variant not in list(self.variants):  # a list has no hash
             raise UserError(f"{key} is no variant {shown(variant)}{nearest(variant, self.variants)}.")
         own = dict(self.variants[variant])
         if (parent := own.pop("from", None)) is None:
@@ -436,13 +436,14 @@ class Params(Settings):
         return [subject for subject in shared if self.timed(subject) != self.resolve(subject).model]
 
     def timed(self, subject: str) -> NetworkSettings:
-        """The settings of a timed network. Raises UserError as `TimingSettings.model`, or where the variant that it is from is unknown."""
-        variant = self.timing.subjects[subject].get("from")
-        if variant is None:
-            return self.timing.model(subject, self.base)
-        if variant not in self.variants:
-            raise UserError(f"timing.subjects.{subject}.from: there is no variant {shown(variant)}{nearest(variant, self.variants)}.")
-        return self.resolve(variant).model
+        """The settings of a timed network. Raises UserError if they are invalid, or if it cannot be computed as published."""
+        variant, key = self.timing.subjects[subject].get("from"), f"timing.subjects.{subject}"
+        if variant is not None and variant not in list(self.variants):
+            raise UserError(f"{key}.from: there is no variant {shown(variant)}{nearest(variant, self.variants)}.")
+        model = self.timing.model(subject, self.base) if variant is None else self.resolve(variant).model
+        if isinstance(model, ModelSettings) and (model.attention not in ("full", "sliced") or model.mlp == "none"):
+            raise UserError(f"{key}: of transformers only those with full or sliced attention and an MLP are timed; remove it.")
+        return model
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, that the probe applies to and for which an experiment or a claim uses it."""
@@ -502,8 +503,12 @@ def parse(raw: Mapping[str, Any]) -> Params:
     for name, experiment in params.experiments.items():
         if len({tasks[variant] for variant in experiment.variants}) > 1:
             raise UserError(f"experiments.{name}.variants: captioners and classifiers have no measure in common.")
-    for subject in params.timing.subjects:
-        params.timed(subject)
+    timed = [(subject, params.timed(subject)) for subject in params.timing.subjects]
+    for subject, model in timed[:1]:
+        if not isinstance(model, ModelSettings) or params.timing.is_nested(subject):
+            raise UserError(
+                f"timing.subjects.{subject}: the first one is a transformer without loops, over which the page sets the others."
+            )
     return params
 
 

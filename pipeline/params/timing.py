@@ -55,12 +55,9 @@ class TimingSettings(Settings):
         return "loops" in self.subjects[subject]
 
     def model(self, subject: str, base: ModelSettings) -> ModelSettings:
-        """The settings of the subject's network. Raises UserError if they are invalid, or if it cannot be computed as published."""
+        """The settings of the subject's network, one that is no variant's. Raises UserError if they are invalid."""
         difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
         try:
-            model = base.changed({"normalize": "none"} | difference)  # as published
+            return base.changed({"normalize": "none"} | difference)  # as published
         except ValidationError as error:
             raise UserError(sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None
-        if model.attention not in ("full", "sliced") or model.mlp == "none":
-            raise UserError(f"timing.subjects.{subject}: only networks with full or sliced attention and an MLP are timed; remove it.")
-        return model

@@ -81,7 +81,7 @@ def test_each_answer_has_its_exit_status(study: Repository) -> None:
     assert (status, worse["answer"], worse["trained"], worse["seeds"]) == (3, "worse", 12, 6)
     assert worse["interval"][0] > 1.05
     better = study.run(*JUDGE, "base", "--against", "slow")
-    assert (better.returncode, better.stdout.splitlines()[-4]) == (0, "better"), better.stderr
+    assert (better.returncode, "better" in better.stdout.splitlines()) == (0, True), better.stderr
     assert study.run(*JUDGE, "slow", "--margin", "100000").returncode == 4
     status, open_ = judged(study, "close", "--seeds", "6", "--margin", "0.01")
     assert (status, open_["answer"], open_["trained"], open_["looks"]) == (5, "not decided", 6, [6])
