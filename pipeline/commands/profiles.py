@@ -59,10 +59,10 @@ def refresh() -> None:
         lay_out(name)
 
 
-def lay_out(name: str) -> Path:
-    """Makes or refreshes the nested repository build/NAME, a DVC repository without SCM whose dvc.yaml is the root's own. Raises UserError
-    as `read` does."""
-    settings, directory = read(name), ROOT / "build" / name
+def lay_out(name: str, given: Mapping[str, Any] | None = None) -> Path:
+    """Makes or refreshes the nested repository build/NAME, a DVC repository without SCM whose dvc.yaml is the root's own, with the given
+    settings, or those of profiles/NAME.yaml. Raises UserError as `read` does."""
+    settings, directory = given or read(name), ROOT / "build" / name
     if (mirror := os.environ.get("MNIST_MIRROR")) and (ROOT / mirror).is_dir():  # relative to the root, not to where the stages run
         os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())
     stages = stages_of(settings)
@@ -77,7 +77,8 @@ def lay_out(name: str) -> Path:
         write_changed(directory / file, (ROOT / file).read_text(encoding="utf-8"))
     if (ROOT / PRETRAINED).is_dir():
         shutil.copytree(ROOT / PRETRAINED, directory / PRETRAINED, dirs_exist_ok=True)
-    write_settings(directory, settings, f"# Generated from profiles/{name}.yaml and the root's own: change those, not this file.\n")
+    source = "the root's own" if given else f"profiles/{name}.yaml and the root's own"
+    write_settings(directory, settings, f"# Generated from {source}: change those, not this file.\n")
     return directory
 
 
