@@ -1,0 +1,167 @@
+"""Fine-tuning at another size of images: from networks that were trained at 28 pixels, beside networks trained anew.
+
+`python -m docs.method.sizes` scales MNIST to 20 and to 40 pixels and trains both kinds of network on it in build/size-20 and build/size-40
+(half an hour of two cores; it wants the weights of six seeds of base). It writes each epoch's test error into docs/sizes.csv, and
+docs/sizes.md with its figure from that; `--page` writes the page alone. As Dosovitskiy et al. 2021, section 3.2, do, learned position
+vectors are interpolated by the places of the patches, and the head begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from docs.method.judge_rates import table
+from pipeline import params
+from pipeline.commands import profiles, repro
+from pipeline.data import datasets
+from pipeline.evaluation.classification import scale
+from pipeline.measures.definitions import FloatArray
+from pipeline.models import build
+from pipeline.models.positions import interpolated
+from pipeline.params import ModelSettings, Params
+from pipeline.report.figures import panels
+from pipeline.report.figures.base import Picture
+from pipeline.report.figures.panels import Line, Panel
+from pipeline.report.text import digits, estimate
+from pipeline.runner import seeds
+from pipeline.study import load
+from pipeline.study.effects import contrast, mapped
+from pipeline.study.statistics import LEVEL
+from pipeline.system.errors import run_command
+from pipeline.system.files import replacing, write_text
+from pipeline.system.paths import ARRAYS, FINISHED, TRAININGS
+from pipeline.training import pretrained
+
+DOCS = Path(__file__).parents[1]
+TABLE, PAGE = DOCS / "sizes.csv", DOCS / "sizes.md"
+SIZES, SEEDS, EPOCHS = (20, 40), 6, 10
+ANEW, TUNED = "anew", "fine-tuned"
+
+
+def train(study: Params, size: int) -> pd.DataFrame:
+    """A row for each start, seed and epoch; epoch 0 is the test of the weights that were trained at 28 pixels, before any training here."""
+    directory, settings = profiles.ROOT / "build" / f"size-{size}", study.resolve("base")
+    model, data = settings.model, datasets.load(ARRAYS)
+    assert isinstance(model, ModelSettings)
+    images = [scale(torch.from_numpy(of), size).round().byte().numpy() for of in (data.train_images, data.test_images)]
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / "mnist.npz") as file, file.open("wb") as opened:
+        np.savez(opened, train_images=images[0], train_labels=data.train_labels, test_images=images[1], test_labels=data.test_labels)
+
+    weights = seeds.load_weights(TRAININGS / f"base{seeds.SUFFIX}", range(SEEDS), FINISHED)
+    weights["position"] = interpolated(weights["position"], size // model.patch, has_cls=model.has_cls)
+    each = [{name: value[seed] for name, value in weights.items()} for seed in range(SEEDS)]
+    name = pretrained.write(f"mnist-base-{size}", build(model), each, directory)
+
+    raw = params.read_both(profiles.ROOT / "params.yaml") | {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}}
+    raw["data"] = {"dataset": "npz", "path": str(directory / "mnist.npz"), "size": size, "channels": 1, "classes": 10}
+    raw["train"] = raw["train"] | {"seeds": SEEDS, "epochs": EPOCHS}
+    raw["variants"] = {"base": {}, TUNED: {"pretrained": name}}
+    repro.reproduce(profiles.lay_out(directory.name, raw | {"profile": directory.name}))
+
+    before = load(profiles.ROOT).seeds.query("variant == 'base'").set_index("seed")[f"size_{size}"]
+    rows = [(size, TUNED, seed, 0, 1 - float(before.loc[seed])) for seed in range(SEEDS)]
+    for start, variant in ((ANEW, "base"), (TUNED, TUNED)):
+        errors = load(directory).trainings[variant].test_error
+        rows += [(size, start, seed, epoch, error) for seed, row in enumerate(errors) for epoch, error in enumerate(row.tolist(), 1)]
+    return pd.DataFrame(rows, columns=["size", "start", "seed", "epoch", "test_error"])
+
+
+def curves(of: pd.DataFrame, size: int) -> dict[str, FloatArray]:
+    """Test errors (seed, epoch) by start; fine-tuned ones with epoch 0."""
+    return {
+        start: of[(of["size"] == size) & (of["start"] == start)].pivot(index="seed", columns="epoch", values="test_error").to_numpy()
+        for start in (ANEW, TUNED)
+    }
+
+
+def picture(of: pd.DataFrame) -> Picture:
+    caption = (
+        "Test error after each epoch at another size of images, mean over six seeds with its 95 % interval: networks that start from "
+        "weights trained at 28 pixels, and networks that start anew. Epoch 0 is not drawn; the table has it."
+    )
+    drawn = []
+    for size in SIZES:
+        found = curves(of, size)
+        lines = [
+            Line("trained anew", tuple(range(1, EPOCHS + 1)), found[ANEW], is_baseline=True),
+            Line("fine-tuned from 28 pixels", tuple(range(1, EPOCHS + 1)), found[TUNED][:, 1:]),
+        ]
+        drawn.append(Panel(f"{size} x {size} pixels: test error (%)", "epoch", lines, "errors", "epochs"))
+    return Picture(caption, partial(panels.draw, drawn), "sizes")
+
+
+def page(of: pd.DataFrame, made: Picture) -> str:
+    rows, answers = [], []
+    for size in SIZES:
+        found = curves(of, size)
+        for epoch in (0, 1, 3, EPOCHS):
+            tuned = found[TUNED][:, epoch]
+            cells = [f"{size} x {size}", epoch, f"{100 * tuned.mean():.2f} ± {100 * tuned.std(ddof=1):.2f}"]
+            if epoch:
+                anew = found[ANEW][:, epoch - 1]
+                ratio = contrast(np.log(tuned), np.log(anew))
+                ends = ratio.interval(LEVEL)
+                assert ends is not None  # six seeds differ
+                cells += [
+                    f"{100 * anew.mean():.2f} ± {100 * anew.std(ddof=1):.2f}",
+                    estimate(math.exp(ratio.mean), mapped(ends, math.exp), digits),
+                ]
+            rows.append(cells if epoch else [*cells, "-", "-"])
+        as_good = int(np.argmax(found[ANEW].mean(0) <= found[TUNED][:, 1].mean())) + 1
+        reached = bool((found[ANEW].mean(0) <= found[TUNED][:, 1].mean()).any())
+        when = f"a network trained anew reaches that after {as_good} epochs" if reached else f"no epoch of {EPOCHS} anew reaches that"
+        answers.append(
+            f"at {size} pixels an epoch of fine-tuning takes the errors from {100 * found[TUNED][:, 0].mean():.1f} % to "
+            f"{100 * found[TUNED][:, 1].mean():.1f} %, and {when}"
+        )
+    return "\n".join(
+        [
+            "# Fine-tuning at another size of images",
+            "",
+            f"**The base, trained on MNIST's 28 x 28 pixels, reads other sizes once its position vectors are interpolated: "
+            f"{'; '.join(answers)}.**",
+            "",
+            f"![{made.caption.split(':')[0]}](sizes.png)",
+            "",
+            f"*{made.caption}*",
+            "",
+            *table(["images", "epoch", "fine-tuned: error, %", "anew: error, %", "errors, fine-tuned over anew"], "rrrrr", rows),
+            "",
+            f"Means and standard deviations over {SEEDS} seeds, ratios with 95 % intervals (Welch). All trainings have {EPOCHS} epochs, a "
+            "third of the study's, at its constant rate. Images are scaled bilinearly, and patches keep their four pixels, so there are more "
+            "or fewer of them. Learned position vectors are interpolated by the places of the patches, and the head begins anew "
+            "(Dosovitskiy et al. 2021, section 3.2); epoch 0 has the old head, before any training at that size. A fine-tuned network has "
+            "had thirty epochs of 28 x 28 pixels before. These trainings explore: they decide no claim. What networks do at other sizes "
+            "without training there: [lengths](../reports/experiments/lengths.md).",
+            "",
+            "`python -m docs.method.sizes` trains all of it and writes this page; `--page` writes it from [sizes.csv](sizes.csv).",
+            "",
+        ]
+    )
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m docs.method.sizes", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--page", action="store_true", help="train nothing, write the page from docs/sizes.csv")
+    if not parser.parse_args(argv).page:
+        study = params.load()
+        trained = pd.concat([train(study, size) for size in SIZES])
+        with replacing(TABLE) as file:
+            trained.to_csv(file, index=False)
+    of = pd.read_csv(TABLE)
+    made = picture(of)
+    with replacing(PAGE.with_suffix(".png")) as file:
+        file.write_bytes(made.png())
+    write_text(PAGE, page(of, made))
+
+
+if __name__ == "__main__":
+    run_command(main)
