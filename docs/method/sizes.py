@@ -136,8 +136,8 @@ def page(of: pd.DataFrame, made: Picture) -> str:
             *table(["images", "epoch", "fine-tuned: error, %", "anew: error, %", "errors, fine-tuned over anew"], "rrrrr", rows),
             "",
             f"Means and standard deviations over {SEEDS} seeds, ratios with 95 % intervals (Welch). All trainings have {EPOCHS} epochs, a "
-            "third of the study's, at its constant rate. Images are scaled bilinearly, and patches keep their four pixels, so there are more "
-            "or fewer of them. Learned position vectors are interpolated by the places of the patches, and the head begins anew "
+            "third of the study's, at its constant rate. Images are scaled bilinearly, and patches keep their four pixels, so their number "
+            "changes. Learned position vectors are interpolated by the places of the patches, and the head begins anew "
             "(Dosovitskiy et al. 2021, section 3.2); epoch 0 has the old head, before any training at that size. A fine-tuned network has "
             "had thirty epochs of 28 x 28 pixels before. These trainings explore: they decide no claim. What networks do at other sizes "
             "without training there: [lengths](../reports/experiments/lengths.md).",
