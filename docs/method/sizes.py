@@ -1,9 +1,9 @@
 """Fine-tuning at another size of images: from networks that were trained at 28 pixels, beside networks trained anew.
 
-`python -m docs.method.sizes` scales MNIST to 20 and to 40 pixels and trains both kinds of network on it in build/size-20 and build/size-40
-(half an hour of two cores; it wants the weights of six seeds of base). It writes each epoch's test error into docs/sizes.csv, and
-docs/sizes.md with its figure from that; `--page` writes the page alone. As Dosovitskiy et al. 2021, section 3.2, do, learned position
-vectors are interpolated by the places of the patches, and the head begins anew.
+`python -m docs.method.sizes` trains base in build/size-28, scales MNIST to 20 and to 40 pixels, and trains both kinds of network on it in
+build/size-20 and build/size-40 (half an hour of two cores). It writes each epoch's test error into docs/sizes.csv, and docs/sizes.md with
+its figure from that; `--page` writes the page alone. As Dosovitskiy et al. 2021, section 3.2, do, learned position vectors are interpolated
+by the places of the patches, and the head begins anew.
 """
 
 from __future__ import annotations
@@ -45,26 +45,35 @@ SIZES, SEEDS, EPOCHS = (20, 40), 6, 10
 ANEW, TUNED = "anew", "fine-tuned"
 
 
+def run(size: int, **changes: object) -> Path:
+    """Trains a part of the study in build/size-SIZE; gives that folder."""
+    raw = params.read_both(profiles.ROOT / "params.yaml") | {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}}
+    raw["train"] = raw["train"] | {"seeds": SEEDS}
+    raw["variants"] = {"base": {}}
+    directory = profiles.lay_out(f"size-{size}", raw | changes | {"profile": f"size-{size}"})
+    repro.reproduce(directory)
+    return directory
+
+
 def train(study: Params, size: int) -> pd.DataFrame:
     """A row for each start, seed and epoch; epoch 0 is the test of the weights that were trained at 28 pixels, before any training here."""
-    directory, settings = profiles.ROOT / "build" / f"size-{size}", study.resolve("base")
-    model, data = settings.model, datasets.load(ARRAYS)
+    directory, model = profiles.ROOT / "build" / f"size-{size}", study.resolve("base").model
     assert isinstance(model, ModelSettings)
+    begun = run(28)
+    data = datasets.load(begun / ARRAYS)
     images = [scale(torch.from_numpy(of), size).round().byte().numpy() for of in (data.train_images, data.test_images)]
     directory.mkdir(parents=True, exist_ok=True)
     with replacing(directory / "mnist.npz") as file, file.open("wb") as opened:
         np.savez(opened, train_images=images[0], train_labels=data.train_labels, test_images=images[1], test_labels=data.test_labels)
 
-    weights = seeds.load_weights(TRAININGS / f"base{seeds.SUFFIX}", range(SEEDS), FINISHED)
+    weights = seeds.load_weights(begun / TRAININGS / f"base{seeds.SUFFIX}", range(SEEDS), begun / FINISHED)
     weights["position"] = interpolated(weights["position"], size // model.patch, has_cls=model.has_cls)
     each = [{name: value[seed] for name, value in weights.items()} for seed in range(SEEDS)]
     name = pretrained.write(f"mnist-base-{size}", build(model), each, directory)
 
-    raw = params.read_both(profiles.ROOT / "params.yaml") | {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}}
-    raw["data"] = {"dataset": "npz", "path": str(directory / "mnist.npz"), "size": size, "channels": 1, "classes": 10}
-    raw["train"] = raw["train"] | {"seeds": SEEDS, "epochs": EPOCHS}
-    raw["variants"] = {"base": {}, TUNED: {"pretrained": name}}
-    repro.reproduce(profiles.lay_out(directory.name, raw | {"profile": directory.name}))
+    images_here = {"dataset": "npz", "path": str(directory / "mnist.npz"), "size": size, "channels": 1, "classes": 10}
+    briefly = params.read_both(profiles.ROOT / "params.yaml")["train"] | {"seeds": SEEDS, "epochs": EPOCHS}
+    run(size, data=images_here, train=briefly, variants={"base": {}, TUNED: {"pretrained": name}})
 
     before = load(profiles.ROOT).seeds.query("variant == 'base'").set_index("seed")[f"size_{size}"]
     rows = [(size, TUNED, seed, 0, 1 - float(before.loc[seed])) for seed in range(SEEDS)]
