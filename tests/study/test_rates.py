@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
 from docs.method import error_rates, fashion
+from docs.method import rates as learning_rates
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
-from pipeline.params import load
+from pipeline.params import Params, load
 from pipeline.study import load as load_study
 from tests.helpers import ROOT, STUDY, of_this_study
 
@@ -78,3 +82,22 @@ def test_the_page_on_fashion_mnist_is_of_the_tables_of_both_studies() -> None:
         assert pair.interval.low < pair.change < pair.interval.high
     kept = f"of {len(found)} parts {sum(pair.keeps for pair in found)} do what they do on MNIST"
     assert kept in (ROOT / "README.md").read_text()
+
+
+def test_a_networks_rate_is_chosen_on_held_out_images_and_compared_on_test_images(study: Params) -> None:
+    """Twice the errors at the common rate lie outside of "similar"; where each has its best rate they are alike."""
+    at = {"half": (0.020, 0.020), "common": (0.036, 0.018), "double": (0.001, 0.001)}  # test errors of the sides
+    held_out = {"half": (0.01, 0.02), "common": (0.02, 0.01), "double": (0.03, 0.03)}
+    rows = [
+        (name, rate, seed, at[rate][side] * (1 + 0.01 * seed), held_out[rate][side])
+        for side, name in enumerate(("sinusoidal", "base"))
+        for rate in learning_rates.FACTORS
+        for seed in range(3)
+    ]
+    (pair,) = learning_rates.pairs(study, pd.DataFrame(rows, columns=["variant", "rate", "seed", "late_test_error", "validation_error"]))
+    assert (pair.claim, pair.best) == ("T1a", ("half", "common"))
+    logs = [np.log([error * (1 + 0.01 * seed) for seed in range(3)]) for error in (0.020, 0.018)]
+    expected = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
+    ratio, interval = pair.ratio(pair.best)
+    assert (ratio, interval.low, interval.high) == pytest.approx((0.020 / 0.018, np.exp(expected.low), np.exp(expected.high)))
+    assert (pair.place(learning_rates.COMMON), pair.place(pair.best)) == ("outside", "inside")
