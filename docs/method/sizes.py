@@ -1,9 +1,9 @@
 """Fine-tuning at another size of images: from networks that were trained at 28 pixels, beside networks trained anew.
 
 `python -m docs.method.sizes` trains base in build/size-28, scales MNIST to 20 and to 40 pixels, and trains both kinds of network on it in
-build/size-20 and build/size-40 (half an hour of two cores). It writes each epoch's test error into docs/sizes.csv, and docs/sizes.md with
-its figure from that; `--page` writes the page alone. As Dosovitskiy et al. 2021, section 3.2, do, learned position vectors are interpolated
-by the places of the patches, and the head begins anew.
+build/size-20 and build/size-40 (half an hour of two cores; one of them: `python -m docs.method.sizes 20`). It writes each epoch's test
+error into docs/sizes.csv, and docs/sizes.md with its figure from that; `--page` writes the page alone. As Dosovitskiy et al. 2021, section
+3.2, do, learned position vectors are interpolated by the places of the patches, and the head begins anew.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
+from torch import Tensor
 
 from docs.method.judge_rates import table
 from pipeline import params
@@ -75,12 +77,21 @@ def train(study: Params, size: int) -> pd.DataFrame:
     briefly = params.read_both(profiles.ROOT / "params.yaml")["train"] | {"seeds": SEEDS, "epochs": EPOCHS}
     run(size, data=images_here, train=briefly, variants={"base": {}, TUNED: {"pretrained": name}})
 
-    before = load(profiles.ROOT).seeds.query("variant == 'base'").set_index("seed")[f"size_{size}"]
-    rows = [(size, TUNED, seed, 0, 1 - float(before.loc[seed])) for seed in range(SEEDS)]
+    test = torch.from_numpy(images[1])[:, None].float() / 255
+    rows = [(size, TUNED, seed, 0, untrained_error(model.at_size(size), one, test, data.test_labels)) for seed, one in enumerate(each)]
     for start, variant in ((ANEW, "base"), (TUNED, TUNED)):
         errors = load(directory).trainings[variant].test_error
         rows += [(size, start, seed, epoch, error) for seed, row in enumerate(errors) for epoch, error in enumerate(row.tolist(), 1)]
     return pd.DataFrame(rows, columns=["size", "start", "seed", "epoch", "test_error"])
+
+
+@torch.no_grad()
+def untrained_error(model: ModelSettings, weights: dict[str, Tensor], images: Tensor, labels: npt.NDArray[np.uint8]) -> float:
+    """The test error at another size, before any training at it."""
+    network = build(model).eval()
+    network.load_state_dict(weights)
+    predicted = torch.cat([network(batch).argmax(1) for batch in images.split(500)])
+    return float((predicted.numpy() != labels).mean())
 
 
 def curves(of: pd.DataFrame, size: int) -> dict[str, FloatArray]:
@@ -97,7 +108,7 @@ def picture(of: pd.DataFrame) -> Picture:
         "weights trained at 28 pixels, and networks that start anew. Epoch 0 is not drawn; the table has it."
     )
     drawn = []
-    for size in SIZES:
+    for size in of["size"].unique().tolist():
         found = curves(of, size)
         lines = [
             Line("trained anew", tuple(range(1, EPOCHS + 1)), found[ANEW], is_baseline=True),
@@ -109,7 +120,7 @@ def picture(of: pd.DataFrame) -> Picture:
 
 def page(of: pd.DataFrame, made: Picture) -> str:
     rows, answers = [], []
-    for size in SIZES:
+    for size in of["size"].unique().tolist():
         found = curves(of, size)
         for epoch in (0, 1, 3, EPOCHS):
             tuned = found[TUNED][:, epoch]
@@ -159,12 +170,16 @@ def page(of: pd.DataFrame, made: Picture) -> str:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.method.sizes", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, metavar="SIZE", help="side of the images in pixels")
     parser.add_argument("--page", action="store_true", help="train nothing, write the page from docs/sizes.csv")
-    if not parser.parse_args(argv).page:
-        study = params.load()
-        trained = pd.concat([train(study, size) for size in SIZES])
+    given = parser.parse_args(argv)
+    for size in () if given.page else given.sizes:
+        found = [train(params.load(), size)]
+        if TABLE.exists():
+            kept = pd.read_csv(TABLE)
+            found.append(kept[kept["size"] != size])
         with replacing(TABLE) as file:
-            trained.to_csv(file, index=False)
+            pd.concat(found).sort_values("size", kind="stable").to_csv(file, index=False)
     of = pd.read_csv(TABLE)
     made = picture(of)
     with replacing(PAGE.with_suffix(".png")) as file:
