@@ -31,7 +31,7 @@ from pipeline.params import ModelSettings, Params
 from pipeline.report.figures import panels
 from pipeline.report.figures.base import Picture
 from pipeline.report.figures.panels import Line, Panel
-from pipeline.report.text import digits, estimate
+from pipeline.report.text import digits, estimate, listed
 from pipeline.runner import seeds
 from pipeline.study import load
 from pipeline.study.effects import contrast, mapped
@@ -137,17 +137,19 @@ def page(of: pd.DataFrame, made: Picture) -> str:
             rows.append(cells if epoch else [*cells, "-", "-"])
         as_good = int(np.argmax(found[ANEW].mean(0) <= found[TUNED][:, 1].mean())) + 1
         reached = bool((found[ANEW].mean(0) <= found[TUNED][:, 1].mean()).any())
-        when = f"a network trained anew reaches that after {as_good} epochs" if reached else f"no epoch of {EPOCHS} anew reaches that"
-        answers.append(
-            f"at {size} pixels an epoch of fine-tuning takes the errors from {100 * found[TUNED][:, 0].mean():.1f} % to "
-            f"{100 * found[TUNED][:, 1].mean():.1f} %, and {when}"
+        when = (
+            f"which a network trained anew reaches after {as_good} epochs"
+            if reached
+            else f"which no network trained anew for {EPOCHS} reaches"
         )
+        begun, ended = (f"{100 * found[TUNED][:, epoch].mean():.1f} %" for epoch in (0, 1))
+        answers.append(f"at {size} x {size} pixels from {begun} of errors to {ended}, {when}")
+    missing = [f"{size} x {size}" for size in SIZES if size not in of["size"].to_numpy()]
     return "\n".join(
         [
             "# Fine-tuning at another size of images",
             "",
-            f"**The base, trained on MNIST's 28 x 28 pixels, reads other sizes once its position vectors are interpolated: "
-            f"{'; '.join(answers)}.**",
+            f"**An epoch of fine-tuning brings the base, trained on MNIST's 28 x 28 pixels, to another size: {'; '.join(answers)}.**",
             "",
             f"![{made.caption.split(':')[0]}](sizes.png)",
             "",
@@ -160,7 +162,8 @@ def page(of: pd.DataFrame, made: Picture) -> str:
             "changes. Learned position vectors are interpolated by the places of the patches, and the head begins anew "
             "(Dosovitskiy et al. 2021, section 3.2); epoch 0 has the old head, before any training at that size. A fine-tuned network has "
             "had thirty epochs of 28 x 28 pixels before. These trainings explore: they decide no claim. What networks do at other sizes "
-            "without training there: [lengths](../reports/experiments/lengths.md).",
+            "without training there: [lengths](../reports/experiments/lengths.md)."
+            + (f" Not trained yet: {listed(missing)} pixels." if missing else ""),
             "",
             "`python -m docs.method.sizes` trains all of it and writes this page; `--page` writes it from [sizes.csv](sizes.csv).",
             "",

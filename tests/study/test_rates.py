@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from docs.method import error_rates, fashion
+from docs.method import error_rates, fashion, sizes
 from docs.method import rates as learning_rates
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
@@ -101,3 +101,10 @@ def test_a_networks_rate_is_chosen_on_held_out_images_and_compared_on_test_image
     ratio, interval = pair.ratio(pair.best)
     assert (ratio, interval.low, interval.high) == pytest.approx((0.020 / 0.018, np.exp(expected.low), np.exp(expected.high)))
     assert (pair.place(learning_rates.COMMON), pair.place(pair.best)) == ("outside", "inside")
+
+
+def test_the_page_on_other_sizes_is_of_its_table() -> None:
+    of = pd.read_csv(sizes.TABLE)
+    assert sizes.page(of, sizes.picture(of)) == sizes.PAGE.read_text(encoding="utf-8")
+    for size in of["size"].unique():
+        assert [one.shape for one in sizes.curves(of, size).values()] == [(6, 10), (6, 11)]
