@@ -103,6 +103,7 @@ def test_a_networks_rate_is_chosen_on_held_out_images_and_compared_on_test_image
     assert (pair.place(learning_rates.COMMON), pair.place(pair.best)) == ("outside", "inside")
 
 
+@of_this_study
 def test_the_page_on_other_sizes_is_of_its_table() -> None:
     of = pd.read_csv(sizes.TABLE)
     assert sizes.page(of, sizes.picture(of)) == sizes.PAGE.read_text(encoding="utf-8")
