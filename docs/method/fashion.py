@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from docs.method.judge_rates import table
+from docs.method.judge_rates import table, write_with_picture
 from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.params import load as load_params
@@ -30,7 +30,6 @@ from pipeline.study.effects import contrast, look_level, mapped
 from pipeline.study.ranking import SMALL, Part, ranking
 from pipeline.study.statistics import Interval
 from pipeline.system.errors import run_command
-from pipeline.system.files import replacing, write_text
 
 DOCS = Path(__file__).parents[1]
 KEPT, PAGE, BUILT = DOCS / "fashion", DOCS / "fashion.md", DOCS.parent / "build" / "fashion"
@@ -172,9 +171,7 @@ def main(argv: list[str]) -> None:
     params = load_params(KEPT / "params.yaml")
     found = pairs(params, load(DOCS.parent).trainings, load(KEPT).trainings)
     made = picture(found)
-    with replacing(PAGE.with_suffix(".png")) as file:
-        file.write_bytes(made.png())
-    write_text(PAGE, page(params, found, made))
+    write_with_picture(PAGE, page(params, found, made), made)
 
 
 if __name__ == "__main__":

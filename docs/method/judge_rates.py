@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.measures import late
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import load as load_params
+from pipeline.report.figures.base import Picture
 from pipeline.report.text import digits
 from pipeline.study import load
 from pipeline.study.effects import look_level
@@ -23,7 +24,7 @@ from pipeline.study.proposals import LOOKS, MARGIN, UNDECIDED, error_of, judge, 
 from pipeline.study.ranking import ranking
 from pipeline.study.statistics import LEVEL
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.files import write_text
+from pipeline.system.files import replacing, write_text
 
 PAGE = Path(__file__).parents[1] / "judge.md"
 BEGIN, END = "<!-- counted by python -m docs.method.judge_rates -->\n", "<!-- end of what is counted -->\n"
@@ -150,6 +151,13 @@ def _percent(fraction: float) -> str:
 def table(head: Sequence[str], sides: str, rows: Sequence[Sequence[object]]) -> list[str]:
     marks = [{"l": ":---", "r": "---:"}[side] for side in sides]
     return ["| " + " | ".join(map(str, row)) + " |" for row in (head, marks, *rows)]
+
+
+def write_with_picture(page: Path, text: str, picture: Picture) -> None:
+    """Writes a page, and beside it its figure."""
+    with replacing(page.with_suffix(".png")) as file:
+        file.write_bytes(picture.png())
+    write_text(page, text)
 
 
 def write_between(page: Path, marks: tuple[str, str], lines: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from docs.method.judge_rates import table
+from docs.method.judge_rates import table, write_with_picture
 from pipeline import params
 from pipeline.commands import profiles, repro
 from pipeline.measures import MEASURES, late
@@ -32,13 +32,13 @@ from pipeline.study import load
 from pipeline.study.claims import region
 from pipeline.study.effects import effect, mapped
 from pipeline.study.statistics import LEVEL, Interval
-from pipeline.system.errors import run_command
-from pipeline.system.files import replacing, write_text
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
 
 DOCS = Path(__file__).parents[1]
 TABLE, PAGE = DOCS / "rates.csv", DOCS / "rates.md"
 CLAIMS = ("T1a", "T3", "T5a", "T11a", "T11b", "T11c", "T12b", "A1", "A2", "A3", "A4")
-LEFT_OUT = {"patch-2"}  # ten times the base's price
+LEFT_OUT = {"patch-2"}  # ten times the base's arithmetic
 FACTORS = {"half": 0.5, "common": 1.0, "double": 2.0}  # of the study's rate
 SEEDS, HELD_OUT = 3, 10_000
 
@@ -102,31 +102,41 @@ def compared(study: Params, claims: Sequence[str] = CLAIMS) -> list[tuple[str, C
     return [(id, one) for id, one in found if not LEFT_OUT & {*one.variants}]
 
 
-def settings(study: Params, claims: Sequence[str]) -> dict[str, object]:
-    """params.yaml and claims.yaml of the study in build/rates: each network at each rate, no claims and no pages of experiments."""
+def variants(study: Params, claims: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Each network of these claims at each rate, as params.yaml has variants."""
     names = dict.fromkeys(name for _, one in compared(study, claims) for name in one.variants)
-    raw = params.read_both(profiles.ROOT / "params.yaml") | {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}}
-    raw["train"] = raw["train"] | {"seeds": SEEDS, "validation": HELD_OUT}
-    raw["variants"] = {
+    return {
         f"{name}-{rate}": {key: value for key, value in study.difference(name).items() if key != "seeds"}
         | {"learning_rate": factor * study.train.learning_rate, "divergence": "record"}
         for name in names
         for rate, factor in FACTORS.items()
     }
-    return raw | {"profile": "rates"}
+
+
+def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], **changes: object) -> Path:
+    """Trains and evaluates variants in build/NAME, without claims and experiments; gives that folder.
+
+    Args:
+        train: options of `train` that differ from the study's.
+        changes: other sections of params.yaml.
+    """
+    study = params.read_both(profiles.ROOT / "params.yaml")
+    without = {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}, "profile": name}
+    directory = profiles.lay_out(name, study | without | {"train": study["train"] | train, "variants": variants} | changes)
+    repro.reproduce(directory)
+    return directory
 
 
 def train(study: Params, claims: Sequence[str]) -> pd.DataFrame:
     """A row for each network of these claims, rate and seed."""
-    directory = profiles.lay_out("rates", settings(study, claims))
-    repro.reproduce(directory)
+    directory = run("rates", {"seeds": SEEDS, "validation": HELD_OUT}, variants(study, claims))
     found = []
-    for variant, run in load(directory).trainings.items():
+    for variant, one in load(directory).trainings.items():
         name, _, rate = variant.rpartition("-")
-        held_out = MEASURES["validation accuracy"].per_seed(run)
+        held_out = MEASURES["validation accuracy"].per_seed(one)
         assert held_out is not None  # each of them is evaluated
-        columns = zip(run.seeds, late(run.test_error), 1 - held_out, strict=True)
-        found += [(name, rate, run.settings.train.learning_rate, seed, error, validation) for seed, error, validation in columns]
+        columns = zip(one.seeds, late(one.test_error), 1 - held_out, strict=True)
+        found += [(name, rate, one.settings.train.learning_rate, seed, error, validation) for seed, error, validation in columns]
     return pd.DataFrame(found, columns=["variant", "rate", "learning_rate", "seed", "late_test_error", "validation_error"])
 
 
@@ -227,6 +237,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("claims", nargs="*", default=CLAIMS, metavar="CLAIM", help="whose networks are trained")
     parser.add_argument("--page", action="store_true", help="train nothing, write the page from docs/rates.csv")
     given, study = parser.parse_args(argv), params.load()
+    if unknown := [id for id in given.claims if id not in CLAIMS]:
+        raise UserError(f"{unknown[0]} is no claim whose networks are trained at other rates: name some of {listed(CLAIMS)}.")
     if not given.page:
         trained = train(study, given.claims)
         if TABLE.exists():
@@ -234,11 +246,11 @@ def main(argv: list[str]) -> None:
             trained = pd.concat([others[~others["variant"].isin(trained["variant"])], trained])
         with replacing(TABLE) as file:
             trained.to_csv(file, index=False)
+    if not TABLE.exists():
+        raise UserError(f"There is no {TABLE.name} yet: run this command without --page, which trains what it has to hold.")
     found = pairs(study, pd.read_csv(TABLE))
     made = picture(found)
-    with replacing(PAGE.with_suffix(".png")) as file:
-        file.write_bytes(made.png())
-    write_text(PAGE, page(study, found, made))
+    write_with_picture(PAGE, page(study, found, made), made)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from docs.method.judge_rates import table
+from docs.method.judge_rates import table, write_with_picture
+from docs.method.rates import run
 from pipeline import params
-from pipeline.commands import profiles, repro
 from pipeline.data import datasets
 from pipeline.evaluation.classification import scale
 from pipeline.measures.definitions import FloatArray
@@ -36,8 +36,8 @@ from pipeline.runner import seeds
 from pipeline.study import load
 from pipeline.study.effects import contrast, mapped
 from pipeline.study.statistics import LEVEL
-from pipeline.system.errors import run_command
-from pipeline.system.files import replacing, write_text
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
 from pipeline.system.paths import ARRAYS, FINISHED, TRAININGS
 from pipeline.training import pretrained
 
@@ -47,21 +47,14 @@ SIZES, SEEDS, EPOCHS = (20, 40), 6, 10
 ANEW, TUNED = "anew", "fine-tuned"
 
 
-def run(size: int, **changes: object) -> Path:
-    """Trains a part of the study in build/size-SIZE; gives that folder."""
-    raw = params.read_both(profiles.ROOT / "params.yaml") | {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}}
-    raw["train"] = raw["train"] | {"seeds": SEEDS}
-    raw["variants"] = {"base": {}}
-    directory = profiles.lay_out(f"size-{size}", raw | changes | {"profile": f"size-{size}"})
-    repro.reproduce(directory)
-    return directory
+def train(study: Params, begun: Path, size: int) -> pd.DataFrame:
+    """A row for each start, seed and epoch; epoch 0 is the test before any training at this size.
 
-
-def train(study: Params, size: int) -> pd.DataFrame:
-    """A row for each start, seed and epoch; epoch 0 is the test of the weights that were trained at 28 pixels, before any training here."""
-    directory, model = profiles.ROOT / "build" / f"size-{size}", study.resolve("base").model
+    Args:
+        begun: where base was trained at 28 pixels.
+    """
+    directory, model = begun.with_name(f"size-{size}"), study.resolve("base").model
     assert isinstance(model, ModelSettings)
-    begun = run(28)
     data = datasets.load(begun / ARRAYS)
     images = [scale(torch.from_numpy(of), size).round().byte().numpy() for of in (data.train_images, data.test_images)]
     directory.mkdir(parents=True, exist_ok=True)
@@ -74,8 +67,7 @@ def train(study: Params, size: int) -> pd.DataFrame:
     name = pretrained.write(f"mnist-base-{size}", build(model), each, directory)
 
     images_here = {"dataset": "npz", "path": str(directory / "mnist.npz"), "size": size, "channels": 1, "classes": 10}
-    briefly = params.read_both(profiles.ROOT / "params.yaml")["train"] | {"seeds": SEEDS, "epochs": EPOCHS}
-    run(size, data=images_here, train=briefly, variants={"base": {}, TUNED: {"pretrained": name}})
+    run(directory.name, {"seeds": SEEDS, "epochs": EPOCHS}, {"base": {}, TUNED: {"pretrained": name}}, data=images_here)
 
     test = torch.from_numpy(images[1])[:, None].float() / 255
     rows = [(size, TUNED, seed, 0, untrained_error(model.at_size(size), one, test, data.test_labels)) for seed, one in enumerate(each)]
@@ -176,8 +168,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES, metavar="SIZE", help="side of the images in pixels")
     parser.add_argument("--page", action="store_true", help="train nothing, write the page from docs/sizes.csv")
     given = parser.parse_args(argv)
-    for size in () if given.page else given.sizes:
-        found = [train(params.load(), size)]
+    if not {*given.sizes} <= {*SIZES}:
+        raise UserError(f"Images are scaled to {' or '.join(map(str, SIZES))} pixels: name one of them, or none for all.")
+    begun = None if given.page else run("size-28", {"seeds": SEEDS}, {"base": {}})
+    for size in given.sizes if begun else ():
+        found = [train(params.load(), begun, size)]
         if TABLE.exists():
             kept = pd.read_csv(TABLE)
             found.append(kept[kept["size"] != size])
@@ -185,9 +180,7 @@ def main(argv: list[str]) -> None:
             pd.concat(found).sort_values("size", kind="stable").to_csv(file, index=False)
     of = pd.read_csv(TABLE)
     made = picture(of)
-    with replacing(PAGE.with_suffix(".png")) as file:
-        file.write_bytes(made.png())
-    write_text(PAGE, page(of, made))
+    write_with_picture(PAGE, page(of, made), made)
 
 
 if __name__ == "__main__":

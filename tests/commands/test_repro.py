@@ -81,6 +81,7 @@ def test_after_a_kill_while_dvc_lock_is_written_the_same_command_goes_on(study: 
     assert study.stages_run(out) == ["resolve"]  # which it had not noted
     assert lock.read_text().count("  other-") == 60
     assert not (study.path / COPY).exists()
+    assert repro(study, *PREPARED)[1].splitlines()[-1] == "Data and pipelines are up to date."
 
 
 def test_one_that_runs_is_left_alone(study: Repository) -> None:

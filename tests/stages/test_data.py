@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from pipeline.params import DATASETS, Params, load_variant
 from pipeline.params.data import MNIST_SHAPE, DataSource
 from pipeline.stages import fetch, prepare, scenes
 from pipeline.stages.resolve import write_configs
-from pipeline.system.errors import UserError
+from pipeline.system.errors import UserError, run_command
 from tests.helpers import ROOT, STUDY, flip_bit
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
         load()
     study.repro("--force", "prepare")
     assert load().digest == digest
+    assert study.repro("prepare") == []
 
 
 def test_scenes_are_drawn_from_the_arrays(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +158,15 @@ def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
     assert all(load_variant(tmp_path / f"{variant}.json") == study.resolve(variant) for variant in study.variants)
     write_configs(study, tmp_path)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+
+
+def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path, study: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "configs/base.json").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda _: write_configs(study, tmp_path / "configs"))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"error: Something else lies in the place of a file or folder \(.*configs.*\): move it elsewhere, .*\n", said)
 
 
 def test_another_order_runs_what_writes_tables_and_pages(tmp_path: Path, study: Params) -> None:
