@@ -170,14 +170,15 @@ def main(argv: list[str]) -> None:
     given = parser.parse_args(argv)
     if not {*given.sizes} <= {*SIZES}:
         raise UserError(f"Images are scaled to {' or '.join(map(str, SIZES))} pixels: name one of them, or none for all.")
-    begun = None if given.page else run("size-28", {"seeds": SEEDS}, {"base": {}})
-    for size in given.sizes if begun else ():
-        found = [train(params.load(), begun, size)]
-        if TABLE.exists():
-            kept = pd.read_csv(TABLE)
-            found.append(kept[kept["size"] != size])
-        with replacing(TABLE) as file:
-            pd.concat(found).sort_values("size", kind="stable").to_csv(file, index=False)
+    if not given.page:
+        begun = run("size-28", {"seeds": SEEDS}, {"base": {}})
+        for size in given.sizes:
+            found = [train(params.load(), begun, size)]
+            if TABLE.exists():
+                kept = pd.read_csv(TABLE)
+                found.append(kept[kept["size"] != size])
+            with replacing(TABLE) as file:
+                pd.concat(found).sort_values("size", kind="stable").to_csv(file, index=False)
     of = pd.read_csv(TABLE)
     made = picture(of)
     write_with_picture(PAGE, page(of, made), made)
