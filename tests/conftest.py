@@ -213,7 +213,7 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
         "scenes": {"train": 300, "validation": 40, "test": 60},
         "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
-        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16], "subjects": {"base": {}}},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [49, 196], "subjects": {"base": {}}},
         "variants": {"base": {}, "wide": {"mlp_dim": 12}},
         "experiments": {
             "width": {

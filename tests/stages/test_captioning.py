@@ -45,7 +45,7 @@ def captioned(once: Any, trained: Repository, raw_params: dict[str, Any]) -> Rep
         study = trained.copy(path)
         raw = small_study(raw_params) | {"variants": VARIANTS, "experiments": {}, "claims": {}}
         write_settings(path, raw)
-        return study.succeed(sys.executable, "-m", "dvc", "repro", "evaluate")
+        return study.succeed(sys.executable, "-m", "pipeline.commands.repro", "evaluate")
 
     path, said = once("captioning-study", make)
     repository = Repository(path)

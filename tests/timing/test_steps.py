@@ -18,7 +18,7 @@ from pipeline.models import VisionTransformer
 from pipeline.params import Params
 from pipeline.system.errors import UserError
 from pipeline.timing import measure, steps
-from pipeline.timing.subjects import entries
+from pipeline.timing.subjects import WAYS, Way, entries
 from tests.timing.conftest import SUBJECTS
 
 CPU = torch.device("cpu")
@@ -63,6 +63,12 @@ def test_words_under_the_clock_are_those_of_greedy_search(study: Params, subject
         written = work.write(work.model.start(work.images))
     assert written.tolist() == greedy(work.model, work.images).tolist()
     assert work() > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_network_without_attention_takes_steps_too(study: Params, arrays: Path, way: Way) -> None:
+    entry = next(entry for entry in entries(study, 4) if (entry.kind, entry.way, entry.subject) == ("step", way, "lstm"))
+    assert steps.make(entry, study, load(arrays), CPU, 1, threads=1)() > 0
 
 
 def test_a_step_whose_loss_is_not_finite_is_no_time(small: Params, arrays: Path) -> None:
