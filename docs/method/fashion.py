@@ -24,7 +24,7 @@ from pipeline.params import load as load_params
 from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, INK, Picture
 from pipeline.report.figures.rows import Row
-from pipeline.report.text import digits, estimate, listed
+from pipeline.report.text import claimed, digits, estimate, listed
 from pipeline.study import Training, load
 from pipeline.study.effects import contrast, look_level, mapped
 from pipeline.study.ranking import SMALL, Part, ranking
@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def keeps(self) -> bool:
-        return self.mnist.kind == self.fashion.kind
+        return self.mnist.kind == self.fashion.kind and self.interval.low <= 1 <= self.interval.high
 
 
 def pairs(params: Params, mnist: Mapping[str, Training], fashion: Mapping[str, Training]) -> list[Pair]:
@@ -92,12 +92,16 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
     places = {pair.fashion.name: i for i, pair in enumerate(sorted(found, key=lambda pair: -pair.fashion.ratio), 1)}
     kept = [pair for pair in found if pair.keeps]
     apart = [pair for pair in found if not pair.interval.low <= 1 <= pair.interval.high]
-    smaller = sum(abs(math.log(pair.fashion.ratio)) < abs(math.log(pair.mnist.ratio)) for pair in found)
+    count = sum(abs(math.log(pair.fashion.ratio)) < abs(math.log(pair.mnist.ratio)) for pair in found)
+    smaller = "all" if count == len(found) else count
     lines = [
         f"- {pair.fashion.name}: {digits(pair.fashion.ratio)} times the errors, where MNIST has {digits(pair.mnist.ratio)}"
         for pair in apart
     ]
-    verdicts = fashion.claims.set_index("claim")["verdict"]
+    found_of = {
+        row.claim: (estimate(row.effect, Interval(row.low, row.high, row.level), digits), row.verdict)
+        for row in fashion.claims.itertuples()
+    }
     missing = [name for name in params.ranking if name not in places]
     numbers = sorted({len(fashion.trainings[name].seeds) for pair in found for name in (pair.fashion.variant, pair.fashion.reference)})
     return "\n".join(
@@ -105,8 +109,9 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             "# Which parts matter on Fashion-MNIST",
             "",
             f"**Of {len(found)} parts of the network and of its training, {len(kept)} do on Fashion-MNIST what they do on MNIST**; their "
-            f"order has a rank correlation of {rank:.2f} (Spearman), and {smaller} of the effects are smaller than on MNIST. "
-            f"A part does the same where both of its intervals lie above {SMALL:g}, "
+            f"order has a rank correlation of {rank:.2f} (Spearman), and {smaller} of the effects are smaller "
+            "than on MNIST. "
+            f"A part does the same where the ratio of both ratios may be 1, and both intervals lie above {SMALL:g}, "
             f"both below {1 / SMALL:g}, both between these, or both across one of them.",
             "",
             f"![{made.caption.split(':')[0]}](fashion.png)",
@@ -130,11 +135,11 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             + (f" Not trained yet on Fashion-MNIST: {'; '.join(missing)}." if missing else ""),
             "",
             *table(
-                ["instead of the base", "MNIST", "Fashion-MNIST", "Fashion-MNIST's over MNIST's", "place on MNIST", "on Fashion-MNIST"],
+                ["taken away or exchanged", "MNIST", "Fashion-MNIST", "Fashion-MNIST's over MNIST's", "place on MNIST", "on Fashion-MNIST"],
                 "lrrrrr",
                 [
                     [
-                        pair.mnist.name,
+                        pair.mnist.name + f", beside `{pair.mnist.reference}`" * (pair.mnist.reference != "base"),
                         estimate(pair.mnist.ratio, pair.mnist.interval, digits),
                         estimate(pair.fashion.ratio, pair.fashion.interval, digits),
                         estimate(pair.change, pair.interval, digits),
@@ -147,12 +152,16 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             "",
             "## The claims",
             "",
-            "Each says of Fashion-MNIST what had been found on MNIST, and was written before the first training on Fashion-MNIST.",
+            "Each says of Fashion-MNIST what had been found on MNIST, and was written before the first training on Fashion-MNIST. "
+            "Fewer is any ratio below 1 here.",
             "",
             *table(
-                ["claim", "", "verdict"],
-                "lll",
-                [[id, claim.sentence, verdicts.get(id, "not run")] for id, claim in params.claims.items()],
+                ["claim", "", "claimed", "found", "verdict"],
+                "lllrl",
+                [
+                    [id, claim.sentence, claimed(claim.comparisons[0]), *found_of.get(id, ("-", "not run"))]
+                    for id, claim in params.claims.items()
+                ],
             ),
             "",
             "`python -m pipeline.commands.profiles fashion` trains all of it into build/fashion (hours of two cores), and "

@@ -34,17 +34,17 @@ def prices() -> list[list[object]]:
         names = one.comparison.variants
         asked = min(one.needed or _MOST, _MOST)
         epochs = [params.resolve(name).train.epochs * max(1.0, trainings[name].flops / base.flops) for name in names]
-        more = [max(asked - len(trainings[name].seeds), 0) for name in names]
+        more = [max(asked - sum(seed >= claim.first_seed for seed in trainings[name].seeds), 0) for name in names]
         seconds = sum(_SECONDS * number * length for number, length in zip(more, epochs, strict=True))
         over = "over " * ((one.needed or 0) > _MOST)
-        there = " and ".join(str(len(trainings[name].seeds)) for name in names)
+        there = " and ".join(str(sum(seed >= claim.first_seed for seed in trainings[name].seeds)) for name in names)
         rows.append([id, ", ".join(f"`{name}`" for name in names), there, f"{over}{asked:,}", f"{over}{float(f'{seconds:.2g}'):,.0f} s"])
     return rows
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m docs.method.gpu_prices", description=(__doc__ or "").split("\n")[0]).parse_args(argv)
-    head = ["claim", "networks", "seeds that are there", "seeds a side that would decide", "of one H200"]
+    head = ["claim", "networks", "seeds that count", "seeds a side that would decide", "of one H200"]
     said = "What it would take to decide the claims of the thesis that want seeds, by torch's engine at the third line's time:"
     write_between(PAGE, MARKS, [said, "", *table(head, "llrrr", prices())])
 

@@ -114,7 +114,7 @@ def page(of: pd.DataFrame, made: Picture) -> str:
     rows, answers = [], []
     for size in of["size"].unique().tolist():
         found = curves(of, size)
-        for epoch in (0, 1, 3, EPOCHS):
+        for epoch in (0, 1, 3, 5, EPOCHS):
             tuned = found[TUNED][:, epoch]
             cells = [f"{size} x {size}", epoch, f"{100 * tuned.mean():.2f} ± {100 * tuned.std(ddof=1):.2f}"]
             if epoch:
@@ -130,9 +130,9 @@ def page(of: pd.DataFrame, made: Picture) -> str:
         as_good = int(np.argmax(found[ANEW].mean(0) <= found[TUNED][:, 1].mean())) + 1
         reached = bool((found[ANEW].mean(0) <= found[TUNED][:, 1].mean()).any())
         when = (
-            f"which a network trained anew reaches after {as_good} epochs"
+            f"which networks trained anew reach on average after {as_good} epochs"
             if reached
-            else f"which no network trained anew for {EPOCHS} reaches"
+            else f"which those trained anew do not reach on average within {EPOCHS} epochs"
         )
         begun, ended = (f"{100 * found[TUNED][:, epoch].mean():.1f} %" for epoch in (0, 1))
         answers.append(f"at {size} x {size} pixels from {begun} of errors to {ended}, {when}")

@@ -211,7 +211,9 @@ def because(finding: Finding) -> str:
 def decides(finding: Finding, judgement: Judgement) -> str:
     """What would decide a comparison, in few words; empty where it is decided or nothing is known."""
     if finding.needed is not None:
-        return f"about {_values(finding, finding.needed)}" if finding.needed <= MAX_SEEDS else f"more than {_values(finding, MAX_SEEDS)}"
+        look = next((f"the look at {look}" for look in judgement.looks if look >= finding.needed), "beyond the last look")
+        said = f"about {_values(finding, finding.needed)}" + f" ({look})" * bool(judgement.looks)
+        return said if finding.needed <= MAX_SEEDS else f"more than {_values(finding, MAX_SEEDS)}"
     words = {"images": f"{judgement.images_shown or 0:,}", "look": (judgement.looks or (0,))[0], **_devices(finding)}
     return _DECIDES.get(finding.why, "").format(**words)
 

@@ -228,7 +228,7 @@ def judge(
         if timed:
             finding = _of_timings(comparison, timings, claim.device, levels)
         else:
-            finding = _of_trainings(comparison, trainings, timings.get(claim.device), levels, length, looks, claim.first_seed)
+            finding = _of_trainings(comparison, trainings, timings, claim.device, levels, length, looks, claim.first_seed)
         findings.append(replace(finding, levels=levels))
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
@@ -375,7 +375,8 @@ def _formed(
 def _of_trainings(
     comparison: ComparisonSettings,
     trainings: Mapping[str, Training],
-    timings: Any,
+    timings: Mapping[str, Any],
+    device: str,
     levels: Levels,
     images_shown: int,
     looks: tuple[int, ...],
@@ -391,7 +392,7 @@ def _of_trainings(
             return Finding(comparison, "not run", Why.SEEN, lacking=seen)
         estimate, parts = _formed(comparison, sides, seeds)
         if MEASURES[comparison.measure].per_step:
-            estimate = _priced(comparison, estimate, timings)
+            estimate = _priced(comparison, estimate, _timed(timings, device))
         finding = _place(comparison, estimate, levels, [len(seeds[name]) for name in comparison.variants], parts, looks)
         finding = replace(finding, counted=seeds)
     except NotMeasured as error:
@@ -408,7 +409,8 @@ def _of_trainings(
         finding = _settled(finding, estimate.mean, parts, sides, seeds)
         if finding.verdict == "not settled":
             return finding
-    return _bounded(finding, parts, sides)
+    finding = _bounded(finding, parts, sides)
+    return _elsewhere(finding, device) if MEASURES[comparison.measure].per_step and device not in timings else finding
 
 
 def _priced(comparison: ComparisonSettings, estimate: _Effect, timings: Any) -> Estimate:
@@ -536,7 +538,7 @@ def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Any], devi
     """
     if not timings:
         return Finding(comparison, "not run", Why.NOT_TIMED)
-    found = timings.get(device) or next(iter(timings.values()))
+    found = _timed(timings, device)
     finding = Finding(comparison, "not decided", Why.NO_INTERVAL)
     try:
         timed = comparison.rule == "ratio"
@@ -546,6 +548,15 @@ def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Any], devi
     else:
         if len(values):
             finding = _place(comparison, RankEstimate(_scaled(comparison, values)), levels, [len(values)])
-    if device in timings or MEASURES[comparison.measure].exact:  # which is the same everywhere
-        return finding
+    exact = MEASURES[comparison.measure].exact  # the same everywhere
+    return finding if device in timings or exact else _elsewhere(finding, device)
+
+
+def _timed(timings: Mapping[str, Any], device: str) -> Any:
+    """The timings of this kind of device, else of another one, else None."""
+    return timings.get(device) or next(iter(timings.values()), None)
+
+
+def _elsewhere(finding: Finding, device: str) -> Finding:
+    """A finding of timings on another kind of device, which is an observation."""
     return replace(finding, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")

@@ -217,6 +217,9 @@ def test_a_time_to_an_accuracy_is_epochs_times_the_time_of_a_step() -> None:
     rounds = RankEstimate(np.log(1.3 * np.linspace(0.999, 1.001, 9))).interval()
     assert rounds is not None
     assert ends(judgement.deciding)[1] == pytest.approx(3 / 6 * math.exp(rounds.high), rel=1e-5)
+    of_gpu = claim(comparison).model_copy(update={"device": "cuda"})
+    elsewhere = claims.judge("X", of_gpu, {"a": a, "b": b}, {"cpu": _Times()}, images_shown=LENGTH)
+    assert (elsewhere.verdict, elsewhere.deciding.observed, elsewhere.deciding.effect) == ("not run", True, judgement.deciding.effect)
     assert judge("X", claim(comparison), {"a": a, "b": b}).verdict == "not run"
     assert judge("X", claim(comparison), {"a": a, "b": b}, _Times(rounds=3)).verdict == "not run"
 
