@@ -32,7 +32,7 @@ def digests_at(root: Path, commit: str) -> set[str]:
     contents = Files(root, commit).read("*.yaml")
     found = set()
     for claim in ({} | mapping(contents.get("params.yaml", b"")) | mapping(contents.get("claims.yaml", b""))).get("claims", {}).values():
-        decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown") if name in claim}
+        decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown", "device") if name in claim}
         try:
             found.add(ClaimSettings.model_validate({**decisive, **_WORDS}).digest)
         except ValidationError:

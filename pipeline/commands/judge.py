@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from pipeline.commands import profiles, repro, worktree
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
@@ -241,13 +243,15 @@ def _number(series: str, key: list[str]) -> int | None:
     if not re.fullmatch(r"\w[\w-]{0,99}", series, re.ASCII):
         raise UserError(f"SERIES is {shown(series)}, but a series is called by letters, digits, - and _.")
     path = CHECKPOINTS / "series" / f"{series}.json"
-    try:
-        proposals = read_sealed_json(path)["proposals"] if path.exists() else []
-    except DamagedError as fault:
-        raise UserError(f"{fault}: how many proposals the series has had is lost; begin another one, under a new name.") from None
-    if key not in proposals:
-        proposals.append(key)
-        write_json(path, sealed_json({"proposals": proposals}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        try:
+            proposals = read_sealed_json(path)["proposals"] if path.exists() else []
+        except DamagedError as fault:
+            raise UserError(f"{fault}: how many proposals the series has had is lost; begin another one, under a new name.") from None
+        if key not in proposals:
+            proposals.append(key)
+            write_json(path, sealed_json({"proposals": proposals}))
     return int(proposals.index(key)) + 1
 
 

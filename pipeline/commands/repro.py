@@ -54,6 +54,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = (), *, wait: bool = Fa
     with _guarded(directory, wait=wait):
         if own_data_changed(settings, directory):
             run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
+            run(directory, "dvc repro", "dvc", "repro", data_stage(directory))
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
         run(directory, "make train", "pipeline.commands.train")
         if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew

@@ -8,6 +8,7 @@ What belongs to the study of this repository stays here: results, weights, capti
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 from pathlib import Path
@@ -66,7 +67,7 @@ def make(folder: Path) -> None:
     title = re.sub(r"[\s_-]+", " ", folder.resolve().name).strip().capitalize()
     settings: dict[str, Any] = {}
     for template in sorted(TEMPLATES.iterdir()):
-        text = template.read_text(encoding="utf-8").replace("TITLE", title)
+        text = template.read_text(encoding="utf-8").replace("title: TITLE", f"title: {json.dumps(title)}").replace("TITLE", title)
         write_text(folder / template.name, text)
         settings |= params.read(folder / template.name) if template.suffix == ".yaml" else {}
     for name in ("params.yaml", "claims.yaml", RECORD):  # of which the tests take their variants

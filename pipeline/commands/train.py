@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
     profiles.refresh()
-    if any(entry.tasks for entry in survey(load(), device)):
+    if repro.own_data_changed(load()) or any(entry.tasks for entry in survey(load(), device)):
         repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))
     train_all(load(), device, engine)
 

@@ -16,11 +16,11 @@ from pipeline.params import Params
 from pipeline.study.git import commit_of, root_of
 from pipeline.system.errors import UserError
 from pipeline.system.files import write_text
-from pipeline.system.paths import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED
+from pipeline.system.paths import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED, PRETRAINED
 from pipeline.system.provenance import code_hash, code_of, git
 
 _LOCK = "requirements.lock"
-_LEFT_OUT = ("benchmarks", "docs", "reports", "results", "store", "tables", "tests", "timing")  # which training does without
+_LEFT_OUT = ("benchmarks", "docs", "reports", "store", "tables", "tests", "timing")  # which training does without
 _SCENES = ARRAYS.with_name("scenes")
 
 
@@ -95,7 +95,7 @@ def checked_out(revision: str) -> Worktree:
     folder = top / here.relative_to(root.resolve())
     tree = Worktree(f"commit {commit[:10]}", top, folder, python)
     FINISHED.mkdir(parents=True, exist_ok=True)
-    for path in (ARRAYS, _SCENES, FINISHED):
+    for path in (ARRAYS, _SCENES, FINISHED, PRETRAINED):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if not (folder / path).is_symlink():
             shutil.rmtree(folder / path, ignore_errors=True)

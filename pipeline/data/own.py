@@ -39,6 +39,9 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
     """
     parts, classes = _parts(checksums)
     depth = len(parts) - 1
+    if not depth and "train" in classes and any(name.startswith("train/") and name.count("/") > 1 for name in checksums):
+        others = ", ".join(name for name in classes if name != "train")
+        raise UserError(f"data.path: beside {folder}/train lies {others or 'no folder of the test'}; leave one, called test, or none.")
     if len(classes) != data.shape.classes:
         raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
     kind = np.min_scalar_type(len(classes) - 1)
@@ -50,8 +53,8 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
         if not depth:
             try:
                 return split(images, labels)
-            except ValueError:
-                raise UserError(f"A class in {folder} has one image, and none is left to test it: add one, or remove the class.") from None
+            except ValueError as error:
+                raise UserError(f"{folder} has too few images for a test of a fifth of each class ({error}): add some.") from None
         found |= {f"{'train' if part == 'train' else 'test'}_{what}": of for what, of in (("images", images), ("labels", labels))}
     return found
 
@@ -76,6 +79,8 @@ def _image(path: Path, content: bytes, data: DataSettings) -> Array:
     size, channels = data.shape[:2]
     try:
         with Image.open(io.BytesIO(content)) as picture:
+            if picture.mode[0] in "IF":  # `convert` would clip them at 255
+                raise UserError(f"{path} has 16 or 32 bits for a pixel: write it with 8.")
             square = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (size, size), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise UserError(f"{path} is no picture that can be read: mend it, or take it out of the folder.") from None

@@ -120,10 +120,14 @@ def _divided(records: Records, name: str, settings: VariantSettings, inputs: Map
         if alike and tested[0] in same:
             earlier = {seed: before.get(seed, old.inputs["code"]) for seed in gone if seed in same}
             gone = [seed for seed in gone if seed not in same]
+    first = str(settings.train.seeds[0])
+    if first not in tested and arrays and arrays["seeds"][0] != int(first):  # what is stored only once is of another seed
+        (tested if here[first] else gone).append(first)
     if gone:
+        back = f"`git checkout store/predictions/{name}.npz` brings back what git has of it, else " * (not arrays)
         raise UserError(
             f"The weights of seed {', '.join(gone)} are not here, and what an earlier evaluation found of them does not hold or does not"
-            f" suffice: {_train_again(name)}."
+            f" suffice: {back}{_train_again(name)}."
         )
     return _Variant(name, settings, inputs, parts, old, arrays, [int(seed) for seed in tested], earlier)
 

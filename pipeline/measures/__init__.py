@@ -57,6 +57,7 @@ class Measure:
         series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
         exact: whether it is a count that is the same for all seeds, and so has no interval.
         per_step: whether its effects are times: ratios of numbers of steps, times the ratio of the times of a step.
+        median: whether epochs are summed up by their median, so that single ones that are far off do not count.
         unreached: the value of a seed that never reached what is measured, which is the least that it can be; None where all do.
         phrase: its name in comparisons, where that is another than its name here.
         title: what a page and a figure's axis call it, where that is not the beginning of the note.
@@ -76,6 +77,7 @@ class Measure:
     share: bool = False
     exact: bool = False
     per_step: bool = False
+    median: bool = False
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
     unreached: Callable[[Trained], float] | None = None
     title: str = ""
@@ -302,7 +304,7 @@ MEASURES: dict[str, Measure] = {
         f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests, in %: single tests that "
         "collapse do not count.",
         *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"), phrase="median test error",
-        ratio=True,
+        ratio=True, median=True,
     ),
     "parameters": Measure("Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True),
     "arithmetic": Measure(

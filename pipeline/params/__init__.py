@@ -14,16 +14,14 @@ from pipeline.params.study import (
     Figure,
     Measure,
     Params,
-    VariantSettings,
-    flatten,
     load,
     load_variant,
     parse,
     read_both,
-    recorded,
 )
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
+from pipeline.params.variant import VariantSettings, flatten, recorded
 
 __all__ = [
     "ARCHITECTURES", "DATASETS", "AnyModelSettings", "BaselineSettings", "CaptionerSettings", "ClaimSettings", "ComparisonSettings",

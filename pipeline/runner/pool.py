@@ -330,7 +330,8 @@ def _replay(job: Job, data: Any, task: Task) -> Message:
 
     parts, name = task.finished, device_name(job.device)
     trainer = make_trainer(job.settings, data, task.seeds, torch.device(job.device))
-    exact = all(same_processor(part.origin["device_name"], name) and part.is_fused == trainer.is_fused for part in parts)
+    attention = _facts(job, trainer.engine)["attention"]
+    exact = all(same_processor(part.origin["device_name"], name) and part.origin["attention"] == attention for part in parts)
     difference = replay.first_difference(trainer, parts, exact=exact)
     if difference is None:
         record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
@@ -350,7 +351,7 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
     facts = _facts(job, trainer.engine)
     checkpoint = seeds.Checkpoint(job.folder, group, job.origin["code_hash"])
     # A benchmark records no versions.
-    here: dict[str, Any] = {"device_name": facts["device_name"], "versions": job.origin.get("versions", {})}
+    here: dict[str, Any] = {name: facts[name] for name in ("device_name", "attention")} | {"versions": job.origin.get("versions", {})}
     warning, kept = None, dict[str, Any]()
     try:
         kept = checkpoint.restore(trainer, **here)

@@ -247,18 +247,18 @@ class Checkpoint:
         content = {**origin, "epoch": trainer.epoch, "rows": [list(row) for row in trainer.rows], "failed": failed}
         write_sealed(self.path, save(trainer.state(), {"content": json.dumps(content)}))
 
-    def restore(self, trainer: Trainer, device_name: str, versions: Mapping[str, str]) -> dict[str, Any]:
+    def restore(self, trainer: Trainer, device_name: str, attention: str, versions: Mapping[str, str]) -> dict[str, Any]:
         """Sets the trainer to the checkpoint, if there is one.
 
         Args:
-            device_name, versions: of this process, as `provenance` gives them.
+            device_name, attention, versions: of this process, as a finished seed's origin has them.
 
         Returns:
             The `origin` that was saved; an empty one where there is no checkpoint.
 
         Raises:
-            DamagedError: the checkpoint is not what was written, or was computed on another kind of processor, by other software or by
-                the other engine; the trainer is untouched.
+            DamagedError: the checkpoint is not what was written, or was computed on another kind of processor, by other software, by the
+                other engine or another kernel of attention; the trainer is untouched.
         """
         from safetensors.torch import load
 
@@ -268,8 +268,9 @@ class Checkpoint:
             return {}
         content = _metadata(stored)
         same = same_processor(content["device_name"], device_name) and content["versions"] == versions
-        if not same or (content.get("engine") == "fused") != trainer.is_fused:
-            raise DamagedError(f"{self.path} is of another processor ({content['device_name']}), other software or the other engine")
+        same &= (content.get("engine") == "fused") == trainer.is_fused and content.get("attention", attention) == attention
+        if not same:
+            raise DamagedError(f"{self.path} is of another processor ({content['device_name']}), other software or another kernel")
         rows = [EpochRow(*row) for row in content.pop("rows")]
         failed = {int(seed): epoch for seed, epoch in content.pop("failed").items()}
         trainer.load(load(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)

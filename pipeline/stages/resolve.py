@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
-from pipeline.params import Params, load
+from pipeline.params import Params, load, read
 from pipeline.runner import seeds
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_changed
@@ -15,21 +16,22 @@ from pipeline.system.paths import CONFIGS, FINISHED, TRAININGS
 def main(_: list[str]) -> None:
     params = load()
     write_configs(params, CONFIGS)
+    write_changed(CONFIGS / "settings.txt", f"{digest(Path('params.yaml'))}\n")
     for line in prune(TRAININGS, params):
         print(line)
 
 
-def write_configs(params: Params, directory: Path) -> None:
-    """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone.
+def digest(path: Path) -> str:
+    """Of all that a settings file says, in its order, which tables and pages have and DVC does not look at: sha256, in hexadecimal."""
+    return hashlib.sha256(json.dumps(read(path)).encode()).hexdigest()
 
-    `order.txt` changes with the order of variants and timed subjects, which tables and pages have, and DVC does not look at.
-    """
-    ordered = params.model_dump_json(include={"variants": True, "timing": {"subjects"}})
-    write_changed(directory / "order.txt", f"{hashlib.sha256(ordered.encode()).hexdigest()}\n")
+
+def write_configs(params: Params, directory: Path) -> None:
+    """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone."""
     for variant in params.variants:
         write_changed(directory / f"{variant}.json", params.resolve(variant).to_json())
-    for path in directory.glob("*.json"):
-        if path.stem not in params.variants:
+    for path in directory.glob("*.*"):
+        if path.stem not in params.variants and path.name != "settings.txt":
             path.unlink()
 
 

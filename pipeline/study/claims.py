@@ -282,7 +282,7 @@ def measure_values(measure: Measure, training: Training, *, seeds: Sequence[int]
     """(seeds,) of a measure, finite, of all seeds or of these in their order.
 
     Args:
-        epochs: the mean over these in place of the measure's own, of a measure that has a value after every epoch.
+        epochs: the mean (or median, see `Measure`) over these in place of the measure's own, which has a value after every epoch.
 
     Raises:
         NotFormed: these runs have no such values; NotMeasured where the evaluation has to run first.
@@ -295,7 +295,7 @@ def measure_values(measure: Measure, training: Training, *, seeds: Sequence[int]
         values = entry.values(training)
     else:
         assert entry.by_epoch is not None
-        values = entry.by_epoch(training)[:, epochs].mean(axis=1)
+        values = (np.median if entry.median else np.mean)(entry.by_epoch(training)[:, epochs], axis=1)
     values = values[[training.seeds.index(seed) for seed in chosen]]
     _refuse_infinite(values, chosen, f"the {measure}")
     return values
@@ -330,12 +330,12 @@ def _counted(
 
 
 def _formed(
-    comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]], *, before: bool = False
+    comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]], *, fifth: int = 0
 ) -> tuple[_Effect, tuple[FloatArray, ...]]:
     """The effect over these seeds, on the scale on which it is judged, and the values that it was formed from.
 
     Args:
-        before: of the fifth of the epochs before the last fifth, in place of the measure's own.
+        fifth: of which fifth of the epochs, counted from the last one as 1; 0: of the measure's own.
 
     Returns:
         the values in the measure's own unit, (seeds,) of each side; none where they are of no side alone.
@@ -360,7 +360,7 @@ def _formed(
     for name in comparison.variants:
         total = sides[name].test_accuracy.shape[1]
         length = max(1, total // FIFTH)
-        window = slice(total - 2 * length, total - length) if before else None
+        window = slice(total - fifth * length, total - (fifth - 1) * length) if fifth else None
         try:
             parts.append(measure_values(comparison.measure, sides[name], seeds=seeds[name], epochs=window))
             _refuse_infinite(_scaled(comparison, parts[-1]), seeds[name], f"the logarithm of the {measure.phrase or comparison.measure}")
@@ -493,7 +493,9 @@ def _settled(
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return replace(finding, verdict="not settled", needed=None, why=Why.ONE_EPOCH)
     try:
-        _, before = _formed(comparison, sides, seeds, before=True)
+        _, before = _formed(comparison, sides, seeds, fifth=2)
+        if MEASURES[comparison.measure].median:  # of more epochs than a fifth
+            _, parts = _formed(comparison, sides, seeds, fifth=1)
     except NotFormed as error:
         return replace(finding, verdict="not settled", needed=None, why=Why.NOT_FORMED, fault=str(error))
     moved = (_scaled(comparison, now) - _scaled(comparison, then) for now, then in zip(parts, before, strict=True))

@@ -145,7 +145,7 @@ class Training:
     @property
     def test_error(self) -> FloatArray:
         """Where no image of a test is wrong, half an image is counted: a ratio of errors takes their logarithms."""
-        return or_half(1 - self.test_accuracy, lambda: self.settings.num_tests)
+        return or_half(1 - self.test_accuracy, lambda: len(self.predictions[1]) if self.predictions else self.settings.num_tests)
 
     @property
     def test_loss(self) -> FloatArray:

@@ -23,7 +23,10 @@ from pipeline.system.errors import UserError, first_line
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parent
 # The code that decides the result of a training, and what else decides it for captions. A finished seed is stored under its hash.
-TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
+TRAINING_CODE = (
+    "data/datasets.py", "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "params/variant.py",
+    "training",
+)  # fmt: skip
 CAPTIONING_CODE = ("captioning",)
 # The code that decides the result of evaluating stored weights.
 EVALUATION_CODE = (

@@ -101,7 +101,7 @@ class Timings:
     def _judged(self, names: Sequence[str]) -> FloatArray:
         """(name, round): seconds per step, for claims."""
         if other := [name for name in names if name in self.changed]:
-            raise LookupError(f"`{other[0]}` was timed with other settings than the study's; run `dvc repro timing`")
+            raise LookupError(f"`{other[0]}` was timed with other settings than the study's; run `dvc repro --force --single-item timing`")
         values = np.array([self.seconds(name) for name in names])
         return values if self.quiet else values[..., :0]
 

@@ -19,6 +19,8 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.tracking.ui", description="Serves MLflow's pages on the local store.")
     parser.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
     port, uri = parser.parse_args(argv).port, store_uri()
+    if not 0 < port < 65536:
+        raise UserError(f"PORT is {port}, but has to be a whole number from 1 to 65,535.")
     try:
         store = Store(uri)
         experiments = store.experiments()

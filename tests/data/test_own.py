@@ -103,6 +103,14 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     assert np.bincount(found.test_labels).tolist() == [2, 1]
     with pytest.raises(UserError, match=r"data\.classes: .* has 2 folders of classes; write 2\."):
         read(data.model_copy(update={"classes": 5}), here)
+    for name, kind in (("train", "cat"), ("val", "dog"), ("test", "cat")):
+        picture(here / "three" / name / kind / "0.png", (8, 8))
+    with pytest.raises(UserError, match=r"beside .*three/train lies test, val; leave one"):
+        read(data.model_copy(update={"path": "three"}), here)
+    Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(here / "animals/cat/deep.png")
+    with pytest.raises(UserError, match=r"cat/deep\.png has 16 or 32 bits"):
+        read(data, here)
+    (here / "animals/cat/deep.png").unlink()
     (here / "animals/dog/0.jpg").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"dog/0\.jpg is no picture"):
         read(data, here)

@@ -69,7 +69,7 @@ def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(
     captured.driver.graphs = "captured"
     trainers = iter([captured, other])
     monkeypatch.setattr("pipeline.training.fused.make_trainer", lambda *arguments: next(trainers))
-    monkeypatch.setattr(pool, "_facts", lambda job, engine: {"engine": engine, "device_name": "A GPU"})
+    monkeypatch.setattr(pool, "_facts", lambda job, engine: {"engine": engine, "device_name": "A GPU", "attention": "sdpa"})
     job = pool.Job(captured.settings, tmp_path, tmp_path, "cuda", {"code_hash": "c" * 64, "versions": {"torch": "2.15.0"}})
     until_killed = pool._train(job, None, [0, 1])
     while not captured.done:

@@ -24,7 +24,7 @@ from pipeline.params import (
     recorded,
 )
 from pipeline.params.data import Settings
-from pipeline.params.study import FROZEN, REMOVED
+from pipeline.params.variant import FROZEN, REMOVED
 from pipeline.runner import replay, seeds
 from pipeline.runner.seeds import Checkpoint, Finished
 from pipeline.study import load
@@ -157,7 +157,9 @@ def test_a_gpus_origin_says_whether_graphs_ran() -> None:
 
 
 CODE = "c" * 64
-HERE: dict[str, Any] = {"device_name": "A processor (2 cores)", "versions": {"python": "3.11.2", "torch": "2.15.0"}}
+HERE: dict[str, Any] = {
+    "device_name": "A processor (2 cores)", "attention": "fused-cpu", "versions": {"python": "3.11.2", "torch": "2.15.0"},
+}  # fmt: skip
 ORIGIN = {"started": "then", **HERE}
 
 
@@ -199,6 +201,7 @@ def test_a_stack_of_a_hundred_has_a_name_that_a_folder_takes_and_no_other_stack_
         ({}, {"versions": {"python": "3.11.2", "torch": "2.16.0"}}, False),
         ({}, {"versions": {"torch": "2.15.0", "cuda": "13.0"}}, False),
         ({"engine": "fused"}, {}, False),
+        ({}, {"attention": "sdpa"}, False),
     ],
 )
 def test_what_another_processor_software_or_engine_computed_leaves_the_trainer_at_the_start(

@@ -280,6 +280,16 @@ def test_the_length_is_the_claims_own_or_the_studys() -> None:
     assert longer == ["short run", "supported"]
 
 
+def test_single_tests_that_collapse_do_not_unsettle_a_median() -> None:
+    luck = 0.002 * np.arange(6)[:, None] + np.zeros((6, 30))
+    collapsing = 0.95 + luck
+    collapsing[:, 20] = 0.5  # in the last but one fifth
+    comparison, other = compare("more", "median test error", bound=1.05, paired=False), curve(0.97 + luck)
+    assert found(comparison, a=curve(collapsing), b=other) == found(comparison, a=curve(0.95 + luck), b=other)
+    comparison = comparison.model_copy(update={"measure": "late test error"})
+    assert found(comparison, a=curve(collapsing), b=other).moved is not None
+
+
 def _last_two_fifths(before: np.ndarray, late: np.ndarray) -> Runs:
     """20 epochs: accuracy `before` in all fifths but the last, `late` in the last."""
     return curve(np.concatenate([np.repeat(before[:, None], 16, axis=1), np.repeat(late[:, None], 4, axis=1)], axis=1))
