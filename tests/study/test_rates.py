@@ -104,6 +104,12 @@ def test_a_networks_rate_is_chosen_on_held_out_images_and_compared_on_test_image
 
 
 @of_this_study
+def test_the_page_on_rates_is_of_its_table(study: Params) -> None:
+    found = learning_rates.pairs(study, pd.read_csv(learning_rates.TABLE))
+    assert learning_rates.page(study, found, learning_rates.picture(found)) == learning_rates.PAGE.read_text(encoding="utf-8")
+
+
+@of_this_study
 def test_the_page_on_other_sizes_is_of_its_table() -> None:
     of = pd.read_csv(sizes.TABLE)
     assert sizes.page(of, sizes.picture(of)) == sizes.PAGE.read_text(encoding="utf-8")
