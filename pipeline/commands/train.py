@@ -36,7 +36,8 @@ def main(argv: list[str]) -> None:
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
     profiles.refresh()
-    if repro.own_data_changed(load()) or any(entry.tasks for entry in survey(load(), device)):
+    params = load()
+    if repro.own_data_changed(params) or any(entry.tasks for entry in survey(params, device)):
         repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))
     train_all(load(), device, engine)
 

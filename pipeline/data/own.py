@@ -81,6 +81,8 @@ def _image(path: Path, content: bytes, data: DataSettings) -> Array:
         with Image.open(io.BytesIO(content)) as picture:
             if picture.mode[0] in "IF":  # `convert` would clip them at 255
                 raise UserError(f"{path} has 16 or 32 bits for a pixel: write it with 8.")
+            if picture.has_transparency_data and np.asarray(picture.convert("LA"))[..., 1].min() < 255:  # it would show what lies below
+                raise UserError(f"{path} is transparent in places: draw it on a ground of one colour.")
             square = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (size, size), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise UserError(f"{path} is no picture that can be read: mend it, or take it out of the folder.") from None

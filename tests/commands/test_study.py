@@ -42,6 +42,11 @@ def test_it_is_a_repository_with_a_study_of_one_screen(made: Path) -> None:
     settings.resolve("base")
 
 
+def test_a_folder_that_yaml_would_take_for_a_number_is_a_title(tmp_path: Path) -> None:
+    study.make(tmp_path / "2024")
+    assert params.load(tmp_path / "2024" / "params.yaml").title == "2024"
+
+
 @pytest.mark.parametrize("name", ["", "/", str(ROOT / "build" / "inside"), "taken", "100%"])
 def test_a_place_that_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

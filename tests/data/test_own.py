@@ -111,6 +111,10 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     with pytest.raises(UserError, match=r"cat/deep\.png has 16 or 32 bits"):
         read(data, here)
     (here / "animals/cat/deep.png").unlink()
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(here / "animals/cat/clear.png")
+    with pytest.raises(UserError, match=r"cat/clear\.png is transparent"):
+        read(data, here)
+    (here / "animals/cat/clear.png").unlink()
     (here / "animals/dog/0.jpg").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"dog/0\.jpg is no picture"):
         read(data, here)

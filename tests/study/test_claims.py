@@ -90,6 +90,8 @@ def test_a_training_without_an_error_has_half_of_one(study: Params) -> None:
     curves = dict.fromkeys(CURVES, np.array([[1.0], [0.75]]))
     perfect = Training("a", {"config": study.resolve("base").model_dump(mode="json")}, (0, 1), curves)
     assert perfect.test_error.tolist() == [[0.5 / 10_000], [0.25]]
+    arrays = {"seeds": np.array([0, 1]), "labels": np.zeros(8), "predictions": np.array([[0] * 8, [0] * 6 + [1] * 2])}
+    assert replace(perfect, stored=lambda: arrays).test_error.tolist() == [[0.5 / 8], [0.25]]  # of data that another folder describes
     written = {"greedy_scene_accuracy": np.array([1.0, 0.75])}
     captions = Training("b", {"config": study.resolve("caption").model_dump(mode="json")}, (0, 1), curves, evaluation=written)
     assert measure_values("scene error", captions).tolist() == [0.5 / 5_000, 0.25]

@@ -246,6 +246,8 @@ def test_an_unusual_folder_name(project: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_command_ui_says_what_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="run `make sync`"):
         ui_command([])
+    with pytest.raises(UserError, match="PORT is 70000"):
+        ui_command(["--port", "70000"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(UserError, match=r"^MLflow at http://127.* does not answer"):
         ui_command([])
