@@ -42,9 +42,7 @@ def test_its_links_lead_to_files() -> None:
 
 
 def test_an_agents_table_of_exit_statuses_is_the_judges() -> None:
-    rows = re.findall(
-        r"^   \| (\d) \| ([^|(]+?)(?: \([^)]*\))? \|", (ROOT / "docs/agents.md").read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    rows = re.findall(r"^   \| (\d) \| ([^|]+) \|", (ROOT / "docs/agents.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     said = {answer: int(status) for status, answer in rows}
-    assert {answer: said.get(answer) for answer in STATUS if answer not in ("larger", "smaller")}.items() <= STATUS.items()
+    assert said.items() >= STATUS.items()
     assert (said["bad input"], said["a fault of the machine"]) == (2, 1)

@@ -49,7 +49,7 @@ from pipeline.training.tasks import data_digest
 PAGE = Path("build/judge.md")
 _MEASURES = {"classification": "late test error", "captioning": "scene error"}  # by task, where none is given
 _HELP = (
-    "Exit status: 0 better (larger), 3 worse (smaller), 4 the same, 5 not decided; 2 bad input, 1 a fault of the machine."
+    "Exit status: 0 better, 3 worse, 4 the same, 5 not decided, 6 larger, 7 smaller; 2 bad input, 1 a fault of the machine."
     " After a kill the same command goes on, and nothing is trained twice. REPLAY=0 in the environment trains anew what other code"
     " trained, where a replay of the first 50 steps would keep it."
 )
@@ -181,7 +181,7 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         return said + replayed * bool(against.tree)
     measure = MEASURES[name]
     verb = {"the same": "is the same as", UNDECIDED: "against"}.get(last.answer, f"is {last.answer} than")
-    within = f"{text.digits(100 * margin)} %" if measure.ratio else f"{text.value(measure, margin)} {measure.of_value}"
+    within = f"{text.digits(100 * margin)} %" if measure.ratio else f"{text.value(measure, margin)} {measure.of_difference}"
     effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
     said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"
     if last.answer == UNDECIDED:
@@ -225,6 +225,8 @@ def _margin(given: argparse.Namespace, name: str, *tasks: str) -> float:
     measure = MEASURES[name]
     if measure.values is None:
         raise UserError(f"{name} is not a measure of each seed, so seeds cannot judge by it: name another.")
+    if measure.exact or measure.per_step:
+        raise UserError(f"{name} {'is the same of all seeds' if measure.exact else 'takes timed steps'}: make a claim of it.")
     if len({*tasks}) > 1:
         raise UserError("A classifier and a captioner do different things: name two of one kind.")
     margin = 100 * MARGIN if given.margin is None and measure.ratio else given.margin
@@ -306,6 +308,8 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
             if side.tree or (probe and not has_probe(side.settings, probe)):  # a commit's networks are known by their epochs alone
                 raise NotFormed(f"{error}, and cannot be") from None
             values = measure_values(measure, side.training(n, probe, evaluated=True))
+        if (limit := MEASURES[measure].unreached) and (values >= limit(side.training(n)) - 0.5).any():
+            raise NotFormed(f"some seeds never reach what {measure} measures")
         if MEASURES[measure].ratio and (values <= 0).any():
             raise NotFormed(f"{measure} is not above 0 of each seed, so it has no ratio")
         return values
@@ -320,11 +324,12 @@ def _write(found: dict[str, Any], asked: str, taken: Sequence[tuple[Look, int, f
     """The page with its picture. `taken`: the looks, each with the seeds that were trained and the seconds that had passed by then."""
     measure = MEASURES[found["measure"]]
     lines = [of_epochs(one.name, one.training(found["seeds"]).test_error, not place) for place, one in enumerate(sides)]
-    panel = Panel("Test error (%, log scale)", "epoch", lines, "errors", "epochs")
-    said = "Test error after each epoch, mean over the seeds, with its 95 % interval as a band."
+    error = "Scene error on validation scenes" if sides[0].settings.task == "captioning" else "Test error"
+    panel = Panel(f"{error} (%, log scale)", "epoch", lines, "errors", "epochs")
+    said = f"{error} after each epoch, mean over the seeds, with its 95 % interval as a band."
     picture = Picture(said, functools.partial(panels.draw, [panel]), "judge")
-    error, estimate = found["proposal"] and 100 * error_of(found["proposal"]), functools.partial(_estimate, measure)
-    page = text.page("judge.md.j2", found=found, asked=asked, taken=taken, picture=picture, measure=measure, error=error, estimate=estimate)
+    rate, estimate = found["proposal"] and 100 * error_of(found["proposal"]), functools.partial(_estimate, measure)
+    page = text.page("judge.md.j2", found=found, asked=asked, taken=taken, picture=picture, measure=measure, error=rate, estimate=estimate)
     for path, content in ((PAGE.with_suffix(".png"), picture.png()), (PAGE, page)):
         with replacing(path) as temporary:
             temporary.write_bytes(content)

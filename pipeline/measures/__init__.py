@@ -61,6 +61,7 @@ class Measure:
         unreached: the value of a seed that never reached what is measured, which is the least that it can be; None where all do.
         phrase: its name in comparisons, where that is another than its name here.
         title: what a page and a figure's axis call it, where that is not the beginning of the note.
+        better: which of two values is the better one; "" where nobody says, so that `make judge` answers "larger" or "smaller".
     """
 
     note: str = ""
@@ -81,6 +82,7 @@ class Measure:
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
     unreached: Callable[[Trained], float] | None = None
     title: str = ""
+    better: Literal["less", "more", ""] = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or re.split("[,.:]", self.note)[0])
@@ -284,27 +286,29 @@ _SHARE, _NATS = ("%", "points", 100, 2), ("nats", "nats", 1, 4)
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
         "Test accuracy after the last epoch, in %.", *_SHARE, lambda training: training.test_accuracy[:, -1],
-        by_epoch=attrgetter("test_accuracy"),
+        by_epoch=attrgetter("test_accuracy"), better="more",
     ),
     "test loss": Measure(
         "Mean cross-entropy on the test images after the last epoch, in nats.", *_NATS, lambda training: training.test_loss[:, -1],
-        by_epoch=attrgetter("test_loss"),
+        by_epoch=attrgetter("test_loss"), better="less",
     ),
     "late accuracy": _late(
         f"Test accuracy, {_LATE}, in %.", *_SHARE, attrgetter("test_accuracy"), phrase="accuracy", ratio=False,
-        title="Test accuracy over the last epochs",
+        title="Test accuracy over the last epochs", better="more",
     ),
     "late test error": _late(
         f"Share of the test images that are classified wrongly, {_LATE}, in %.", *_SHARE, attrgetter("test_error"), phrase="test error",
+        title="Test error over the last epochs", better="less",
     ),
     "validation accuracy": Measure(
         "Accuracy after the last epoch on the images that `validation` holds out, in %.", *_SHARE, _evaluated("validation_accuracy"),
+        better="more",
     ),
     "median test error": Measure(
         f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests, in %: single tests that "
         "collapse do not count.",
-        *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"), phrase="median test error",
-        ratio=True, median=True,
+        *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"),
+        ratio=True, median=True, title=f"Median test error of the last {MEDIAN_TESTS} tests", better="less",
     ),
     "parameters": Measure("Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True),
     "arithmetic": Measure(
@@ -314,21 +318,21 @@ MEASURES: dict[str, Measure] = {
         f"The first epoch after which the test accuracy is {REACHED_ACCURACY:.0%} or more; one more than all epochs where it never is, "
         "which is the least that it can be. Its ratio times that of the times of a step, as published, is a ratio of times.",
         "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True, title=f"Epochs to a test accuracy of {REACHED_ACCURACY:.0%}",
-        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}",
+        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}", better="less",
     ),
     "late train loss": _late(
         f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.", *_NATS, attrgetter("train_loss"),
-        phrase="train loss",
+        phrase="train loss", better="less",
     ),
     "late train loss in nats": _late(
         f"As the late train loss ({_LATE}), compared by differences.", *_NATS, attrgetter("train_loss"), phrase="train loss", ratio=False,
-        title="Train loss over the last epochs",
+        title="Train loss over the last epochs", better="less",
     ),
     "accuracy gained": _late(f"Test accuracy, {_LATE}, minus that after the first epoch, in points.", "points", "points", 100, 2, _gained,
-        title="Test accuracy gained since the first epoch"),
+        title="Test accuracy gained since the first epoch", better="more"),
     "error times arithmetic": _late(
         f"Share of the test images that are classified wrongly, {_LATE}, times the floating-point operations of an image's forward pass.",
-        "", "", 1.0, None, _error_times_arithmetic, title="Test error times the arithmetic of a forward pass",
+        "", "", 1.0, None, _error_times_arithmetic, title="Test error times the arithmetic of a forward pass", better="less",
     ),
     "data for equal accuracy": Measure(
         "By what factor more training images one network needs to be as accurate as the other, mean of its logarithm over all accuracies "
@@ -339,27 +343,27 @@ MEASURES: dict[str, Measure] = {
         "Unsteadiness: standard deviation of test accuracy around the straight line that fits its last "
         f"{STEADY_EPOCHS} epochs best, in points; of trainings of at least {MIN_STEADY_EPOCHS} epochs.",
         "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy", ratio=True,
-        title="Unsteadiness of test accuracy over the last epochs",
+        title="Unsteadiness of test accuracy over the last epochs", better="less",
     ),
     "diverged": Measure(
         "Share of the seeds whose train loss in the last epoch is not finite, or no better than that of a guess; a seed counts 0 or 100 %.",
-        "%", "points", 100, 0, _diverged, share=True, title="Diverged seeds",
+        "%", "points", 100, 0, _diverged, share=True, title="Diverged seeds", better="less",
     ),
     "unstable": Measure(
         "Share of the seeds that diverge (last train loss not finite, or no better than that of a guess) or have a loss spike: a recorded "
         f"step (all to the 500th, then each tenth) whose training loss exceeds the median of the {SPIKE_STEPS} recorded steps before by "
         f"more than {SPIKE_HEIGHT:g} nat, or is not finite. A seed counts 0 or 100 %.",
-        "%", "points", 100, 0, _unstable, probe="trace", title="Unstable trainings", phrase="unstable trainings", share=True,
+        "%", "points", 100, 0, _unstable, probe="trace", title="Unstable trainings", phrase="unstable trainings", share=True, better="less",
     ),
     "steps to a train loss of 0.5": Measure(
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
         "steps", "steps", 1, 0, _evaluated("steps_to_loss"), None, "trace", ratio=True,
-        unreached=lambda training: training.num_steps + 1, title=f"Steps to a train loss of {REACHED_LOSS}",
+        unreached=lambda training: training.num_steps + 1, title=f"Steps to a train loss of {REACHED_LOSS}", better="less",
     ),
     "first-epoch loss": Measure(
         "Mean cross-entropy on the training images in the first epoch, in nats.", *_NATS, lambda training: training.train_loss[:, 0],
-        ratio=True, title="Train loss of the first epoch",
+        ratio=True, title="Train loss of the first epoch", better="less",
     ),
     "gradient norm": Measure(
         "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
@@ -369,17 +373,17 @@ MEASURES: dict[str, Measure] = {
     "accuracy lost to shifts": Measure(
         f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
         "points", "points", 100, 2, lambda training: training.test_accuracy[:, -1] - _evaluated(*_SHIFTED)(training), probe="shifts",
-        ratio=True, title=f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
+        ratio=True, title=f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels", better="less",
     ),
     "accuracy at another size": Measure(
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
         "these sizes, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
-        *_SHARE, _evaluated(*_SCALED), probe="sizes", title="Test accuracy at other sizes of the image",
+        *_SHARE, _evaluated(*_SCALED), probe="sizes", title="Test accuracy at other sizes of the image", better="more",
     ),
     "accuracy on longer sequences": Measure(
         f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "
         "over these lengths, in %. Fixed tables are continued by their formula; of learned vectors those of the last row are repeated.",
-        *_SHARE, _evaluated(*_LONGER), probe="sizes", title="Test accuracy on longer sequences",
+        *_SHARE, _evaluated(*_LONGER), probe="sizes", title="Test accuracy on longer sequences", better="more",
     ),
     "attention entropy": Measure(
         "Entropy of the trained model's attention weights, mean over tokens, heads, blocks and the first 1,000 test images, in nats.",
@@ -422,13 +426,14 @@ MEASURES: dict[str, Measure] = {
     ),
     "scene accuracy": Measure(
         "Share of the test scenes whose greedy caption is true and complete, in %.", *_SHARE, _evaluated("greedy_scene_accuracy"),
-        title="Scene accuracy",
+        title="Scene accuracy", better="more",
     ),
     "scene error": Measure(
-        "Share of the test scenes whose greedy caption is not true and complete, in %.", *_SHARE, _scene_error, ratio=True,
+        "Share of the test scenes whose greedy caption is not true and complete, in %.", *_SHARE, _scene_error, ratio=True, better="less",
     ),
     "scene accuracy by beam search": Measure(
         "Share of the test scenes whose caption by beam search is true and complete, in %.", *_SHARE, _evaluated("beam_scene_accuracy"),
+        better="more",
     ),
     "commonest phrasing": Measure(
         "Share of the greedy captions that are of the commonest of the five phrasings, in %.", *_SHARE,
@@ -440,9 +445,9 @@ MEASURES: dict[str, Measure] = {
         title="Scene accuracy gained by beam search",
     ),
     "CIDEr-D": Measure(
-        "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", values=_evaluated("greedy_cider_d"), phrase="CIDEr-D",
+        "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", values=_evaluated("greedy_cider_d"), better="more",
     ),
-    "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least"),
+    "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least", better="more"),
     "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
     "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
     "decoding time": Measure(digits=2, rule="exponent", phrase="exponent of the time of writing"),

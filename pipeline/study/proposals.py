@@ -19,16 +19,8 @@ from pipeline.study.statistics import LEVEL, Interval
 LOOKS = (6, 10, 20, 50, 100)
 MARGIN = 0.05
 UNDECIDED = "not decided"
-STATUS = {"better": 0, "larger": 0, "worse": 3, "smaller": 3, "the same": 4, UNDECIDED: 5}  # a command's exit status
-# Of the others nobody says whether more or less of them is better, so that their answers are "larger" and "smaller".
-_SMALLER = {
-    "test loss", "late test error", "late train loss", "error times arithmetic", "unsteadiness", "diverged", "unstable",
-    "steps to a train loss of 0.5", "first-epoch loss", "accuracy lost to shifts", "scene error",
-}  # fmt: skip
-_LARGER = {
-    "accuracy", "late accuracy", "validation accuracy", "accuracy gained", "accuracy at another size", "scene accuracy",
-    "scene accuracy by beam search", "CIDEr-D",
-}  # fmt: skip
+# A command's exit status. Where nobody says which side is better, the answer is "larger" or "smaller", and the status says neither.
+STATUS = {"better": 0, "worse": 3, "the same": 4, UNDECIDED: 5, "larger": 6, "smaller": 7}
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class Look:
 
 def words(measure: str) -> tuple[str, str]:
     """What a smaller and a larger effect is called."""
-    return ("better", "worse") if measure in _SMALLER else ("worse", "better") if measure in _LARGER else ("smaller", "larger")
+    return {"less": ("better", "worse"), "more": ("worse", "better"), "": ("smaller", "larger")}[MEASURES[measure].better]
 
 
 def looks_up_to(most: int) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
 from tests.helpers import ROOT, commit_all, git, of_this_study, wait_until
+from tests.study.test_claims import steps
 
 PAGE = ROOT / "docs" / "agents.md"
 JUDGE = (sys.executable, "-m", "pipeline.commands.judge")
@@ -60,6 +62,8 @@ def judged(study: Repository, *arguments: str) -> tuple[int, dict[str, Any]]:
         (["wide", "--base=HEAD", "--against=base"], "give one of them"),
         (["wide", "--seeds=5"], "whole number from 6"),
         (["wide", "--measure=accuracy"], "give a number above 0, in points"),
+        (["wide", "--measure=parameters"], "is the same of all seeds"),
+        (["wide", "--measure=time to an accuracy"], "takes timed steps"),
         (["base"], "nothing to judge"),
         (["wide", "--series=a/b"], "a series is called by"),
     ],
@@ -72,6 +76,12 @@ def test_what_cannot_be_judged_is_said_in_one_sentence(
         judge.main(arguments)
     assert caught.value.status == 2
     assert not (study.path / FINISHED).exists()
+
+
+def test_seeds_that_never_reach_what_is_measured_judge_nothing() -> None:
+    made = steps(901, 900, 850)
+    with pytest.raises(UserError, match="wide: some seeds never reach"):
+        judge._values(cast("judge.Side", SimpleNamespace(name="wide", training=lambda n: made)), "steps to a train loss of 0.5", 3)
 
 
 @pytest.mark.long

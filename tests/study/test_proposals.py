@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def test_differences_have_a_margin_in_the_measures_own_unit() -> None:
     assert answers == [*words(name)]
     assert judge(name, change, against, margin=2.0).answer == "the same"
     assert (words("accuracy"), words("late test error")) == (("worse", "better"), ("better", "worse"))
+    known = [one.better for name, one in MEASURES.items() if one.values and re.search(r"error|loss|accuracy$|^time|^steps", name)]
+    assert all(known)
     assert (looks_up_to(100), looks_up_to(6), looks_up_to(15)) == (LOOKS, (6,), (6, 10, 15))
 
 
