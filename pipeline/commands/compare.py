@@ -19,7 +19,7 @@ from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
 from pipeline.study.git import commit_of, root_of
-from pipeline.study.statistics import Interval, holm, sign_flip_p
+from pipeline.study.statistics import Interval, holm
 from pipeline.study.training import CAUSES
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_text
@@ -47,8 +47,8 @@ class Change:
         causes: what else differs, of the same form: code, data, versions, device, attention.
         paired: whether both have the same seeds, so that the difference is taken seed by seed; else the sides are independent (Welch).
         difference: of the mean accuracies after the last epoch, head - base, with its 95 % interval.
-        p, adjusted: two-sided p of no difference, alone and Holm-adjusted over all variants that are not identical. Pairs have that of
-            a sign-flip test.
+        p, adjusted: two-sided p of no difference, that of the interval's test, alone and Holm-adjusted over all variants that are not
+            identical.
     """
 
     variant: str
@@ -160,9 +160,7 @@ def _change(base: Training, head: Training) -> Change:
     estimate = of_shares(contrast(ours, theirs, paired=paired), 2)
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
-    p = None  # two trainings that are the same to the last bit are no sample
-    if not identical:
-        p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
+    p = None if identical else estimate.p  # two trainings that are the same to the last bit are no sample
     return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
 
 

@@ -1,7 +1,7 @@
-"""Summaries over seeds, and the differences and tests with which two commits are compared.
+"""Summaries over seeds, the vote of several, and p-values of one family.
 
 The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images. The statistics
-of verdicts are in `effects`. The same values always give the same numbers: sign patterns are enumerated, or drawn with a fixed start.
+of verdicts are in `effects`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from scipy import special
 from pipeline.measures.definitions import FloatArray
 
 LEVEL = 0.95
-EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (half a million sums by symmetry)
-_RANDOM_SIGN_FLIPS = 2**17 - 1
 ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
 
 
@@ -56,7 +54,19 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
         ValueError: no values, not one-dimensional, or not finite.
     """
     array = row_of(values)
-    return _summary(array, _size(array), level)
+    n, size = array.size, float(np.abs(array).max())
+    # Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no spread,
+    # and an interval made of it would be far too short.
+    if np.ptp(array) <= ROUNDING * size:
+        array = np.full(n, array[0])
+        mean, sd = float(array[0]), 0.0
+    else:
+        mean, sd = float(array.mean()), float(array.std(ddof=1))
+    interval = None
+    if n > 1:
+        half = float(student((1 + level) / 2, n - 1)) * sd / n**0.5
+        interval = Interval(mean - half, mean + half, level)
+    return Summary(n, mean, sd, float(array.min()), float(array.max()), interval)
 
 
 def student(p: float, freedom: npt.ArrayLike) -> FloatArray:
@@ -73,34 +83,6 @@ def row_of(values: Sequence[float] | FloatArray) -> FloatArray:
     if not np.isfinite(array).all():
         raise ValueError("holds a value that is not a finite number")
     return array
-
-
-def _size(*rows: Sequence[float] | FloatArray) -> float:
-    return max(float(np.abs(row).max()) for row in rows)
-
-
-def _summary(array: FloatArray, size: float, level: float) -> Summary:
-    """Summary of (n,) values that were computed from numbers of at most `size`."""
-    n = array.size
-    # Accuracies are shares of images, so differences that are equal on paper often differ in their last bits. That is rounding and
-    # no spread, and an interval made of it would be far too short.
-    if np.ptp(array) <= ROUNDING * size:
-        array = np.full(n, array[0] if abs(array[0]) > ROUNDING * size else 0.0)
-        mean, sd = float(array[0]), 0.0
-    else:
-        mean, sd = float(array.mean()), float(array.std(ddof=1))
-    interval = None
-    if n > 1:
-        half = float(student((1 + level) / 2, n - 1)) * sd / n**0.5
-        interval = Interval(mean - half, mean + half, level)
-    return Summary(n, mean, sd, float(array.min()), float(array.max()), interval)
-
-
-def _differences(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray) -> FloatArray:
-    first, second = np.asarray(variant, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
-    if first.shape != second.shape:
-        raise ValueError(f"a pairing needs the same seeds on both sides, not shapes {first.shape} and {second.shape}")
-    return first - second
 
 
 def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -122,32 +104,6 @@ def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     votes = (predictions[:, None] == predictions).sum(axis=1)  # (seed, image): how many seeds say what this one says
     winner: npt.NDArray[np.uint8] = np.take_along_axis(predictions, votes.argmax(axis=0)[None], axis=0)[0]
     return winner
-
-
-def sign_flip_p(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray) -> float:
-    """Two-sided permutation p of the paired mean difference: the share of sign patterns at least as far from zero.
-
-    If neither side is better, each difference is as likely with the other sign (R. A. Fisher, The Design of
-    Experiments, 1935, section 21). Up to `EXACT_SIGN_FLIPS` pairs every pattern counts; beyond, a fixed sample of
-    131,071 patterns and the observed one (Phipson and Smyth 2010), equal at every call.
-
-    Raises:
-        ValueError: the lengths differ, or as `summarize`.
-    """
-    difference = _differences(variant, baseline)
-    n = summarize(difference).n
-    size = float(np.abs(difference).sum())
-    # Sums that are equal on paper differ in their last bits; they have to count as ties.
-    threshold = abs(float(difference.sum())) - 1e-9 * size
-    if n > EXACT_SIGN_FLIPS:
-        signs = np.random.default_rng(0).integers(0, 2, size=(_RANDOM_SIGN_FLIPS, n), dtype=np.int8)
-        sums = np.abs((2 * signs - 1) @ difference)
-        return (int((sums >= threshold).sum()) + 1) / (_RANDOM_SIGN_FLIPS + 1)
-    # A pattern and its mirror image have the same |sum|, so the first sign can stay as it is.
-    sums = difference[:1]
-    for value in difference[1:]:
-        sums = np.concatenate((sums + value, sums - value))
-    return float((np.abs(sums) >= threshold).mean())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
