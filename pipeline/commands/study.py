@@ -37,6 +37,7 @@ LEFT = (
     "tests/commands/test_study.py", "tests/stages/test_captioning.py", "tests/stages/test_data.py", "tests/stages/test_sync.py",
     "tests/tracking/test_record.py",
 )  # fmt: skip
+_OF_THE_LAB = "*Written in the lab that this study was made from: numbers, profiles and commands of `docs.method` are the lab's.*"
 _RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
 
 
@@ -45,8 +46,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("folder")
     folder = Path(parser.parse_args(argv).folder).expanduser()
     make(folder)
-    print(f"{folder} is a study of its own: two variants and one question on scikit-learn's digits.")
-    print(f"  cd {folder}")
+    print(f"{folder} is a study of its own: two variants and one question on scikit-learn's digits.\n  cd {folder}")
     print("  make repro       trains it, and writes reports/README.md; its first `make` sets up .venv")
     print("  docs/own_study.md says how to take other data, models and measures")
 
@@ -64,6 +64,8 @@ def make(folder: Path) -> None:
         if not name.startswith(tuple(f"{one}/" for one in LEFT)) and name not in LEFT and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    for page in (folder / "docs").glob("*.md"):
+        write_text(page, page.read_text(encoding="utf-8").replace("\n", f"\n\n{_OF_THE_LAB}\n", 1))
     title = re.sub(r"[\s_-]+", " ", folder.resolve().name).strip().capitalize()
     settings: dict[str, Any] = {}
     for template in sorted(TEMPLATES.iterdir()):

@@ -48,6 +48,8 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
     found: dict[str, Array] = {}
     for part in parts:
         names = [name for name in checksums if not depth or name.startswith(f"{part}/")]
+        if depth:  # as `split` does: not class by class, because validation and probes take the last or the first images
+            names = [names[place] for place in np.random.default_rng(0).permutation(len(names))]
         images = np.stack([_image(folder / name, verified(folder / name, checksums[name]), data) for name in names])
         labels = np.array([classes.index(name.split("/")[depth]) for name in names], kind)
         if not depth:

@@ -88,7 +88,9 @@ class DataSettings(Settings):
     Attributes:
         path: the file of `npz` or the folder of `folder`; for data sets with archives, a folder or an address that is asked for them
             first. What lies there has a digest of its own, so the settings of a variant do not have it.
-        size, channels, classes: of `npz` and `folder`: the side of an image in pixels, 1 for grey or 3 for colours, and the classes.
+        size: of `npz` and `folder`, the side of an image in pixels.
+        channels: of `npz` and `folder`, 1 for grey or 3 for colours.
+        classes: of `npz` and `folder`, how many there are.
     """
 
     dataset: str

@@ -130,8 +130,9 @@ class ModelSettings(NetworkSettings):
 class CaptionerSettings(NetworkSettings):
     """The options of the transformer that describes scenes. `shape.size` is half a scene's side, `shape.words` its vocabulary's size.
 
-    memory: number of learned slots, only in the encoder's attention; meshed: whether the decoder reads every level of the encoder
-    through gates instead of only the last (Cornia et al. 2020, "Meshed-memory transformer", section 3).
+    Attributes:
+        memory: number of learned slots, only in the encoder's attention.
+        meshed: whether the decoder reads every level of the encoder through gates, not the last alone (Cornia et al. 2020, section 3).
     """
 
     architecture: Literal["captioner"]
@@ -172,11 +173,12 @@ else:
 
 
 class BaselineSettings(NetworkSettings):
-    """A network that is not a transformer. `widths`: channels or units of its layers, from input to output.
+    """A network that is not a transformer.
 
-    cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
-    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row; cnn_lstm: size of the vector
-    that represents a scene, and units of the recurrent layer that describes it.
+    Attributes:
+        widths: cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units
+            of each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row; cnn_lstm: size of the
+            vector that represents a scene, and units of the recurrent layer that describes it.
     """
 
     architecture: Baseline

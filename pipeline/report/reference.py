@@ -12,7 +12,7 @@ import yaml
 from pipeline.measures import MEASURES
 from pipeline.params.data import DataSettings, ScenesSettings, Settings
 from pipeline.params.model import BaselineSettings, CaptionerSettings, ModelSettings
-from pipeline.params.study import ClaimSettings, ComparisonSettings, ExperimentSettings
+from pipeline.params.study import DEFAULTS, ClaimSettings, ComparisonSettings, ExperimentSettings
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 from pipeline.report import text
@@ -41,8 +41,8 @@ def render() -> str:
     return text.page("reference.md.j2", measures=MEASURES, figures=figures, parts=parts).decode()
 
 
-def _options(settings: type[Settings], part: str) -> list[tuple[str, str, str, str]]:
-    """(name, values, default, meaning) of each option; meanings are params.yaml's comments, else those of the class's docstring."""
+def _options(settings: type[Settings], part: str) -> list[tuple[str, ...]]:
+    """(name, values, default, lab, meaning) of each option; meanings are params.yaml's comments, else those of the class's docstring."""
     written = (ROOT / "params.yaml").read_text(encoding="utf-8")
     own = yaml.safe_load(written).get(part) or {}
     section = re.search(rf"^{part}:.*\n((?:[ #].*\n|\n)*)", written, re.MULTILINE) if part else None
@@ -53,9 +53,9 @@ def _options(settings: type[Settings], part: str) -> list[tuple[str, str, str, s
     schema = settings.model_json_schema()
     found = []
     for name, field in schema["properties"].items():
-        default = own.get(name, field.get("default", ""))
-        shown = "" if isinstance(default, dict) else text.plain(default)
-        found.append((name, _values(field, schema.get("$defs", {})), shown, comments.get(name, "")))
+        given = (DEFAULTS.get(part, {}).get(name, field.get("default", "")), own.get(name, ""))
+        shown = ("" if isinstance(value, dict) else text.plain(value) for value in given)
+        found.append((name, _values(field, schema.get("$defs", {})), *shown, comments.get(name, "")))
     return found
 
 
