@@ -1,9 +1,9 @@
-"""Fills in, from git's history, which claims were fixed when a seed was trained that does not say so itself.
+"""Fills in, from git's history, which claims were fixed when a seed was trained that does not say so itself, or in an older form.
 
-`python -m docs.method.fixed_claims` reads the claims at the commit of every training of that age, and writes `pipeline/study/fixed.csv`:
+`python -m docs.method.fixed_claims` reads the claims at the commit of every training, and writes `pipeline/study/fixed.csv`:
 a digest of today's claims, and the commits among those at which a claim of that digest stood. What a claim was called there, or how its
 sentence read, makes no difference. A commit that is not in the history any more, and a claim in a form that is not read any more, count
-as not fixed. The file was needed once: newer trainings record the digests themselves.
+as not fixed. Trainings record the digests themselves since 27 November 2026, and with a claim's first seed since the 29th.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pipeline.params import ClaimSettings, load
+from pipeline.params.study import DECISIVE
 from pipeline.study.fixed import SHORT, TABLE
 from pipeline.study.git import root_of
 from pipeline.study.results import load as load_study
@@ -32,7 +33,7 @@ def digests_at(root: Path, commit: str) -> set[str]:
     contents = Files(root, commit).read("*.yaml")
     found = set()
     for claim in ({} | mapping(contents.get("params.yaml", b"")) | mapping(contents.get("claims.yaml", b""))).get("claims", {}).values():
-        decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown", "device") if name in claim}
+        decisive = {name: claim[name] for name in DECISIVE if name in claim}
         try:
             found.add(ClaimSettings.model_validate({**decisive, **_WORDS}).digest)
         except ValidationError:
@@ -45,9 +46,9 @@ def main(argv: list[str]) -> None:
         argv
     )
     root, claims, trainings = root_of(Path()), load().claims.values(), load_study(".").trainings
-    commits = defaultdict[str, set[str]](set)  # by variant, those of its older trainings
+    commits = defaultdict[str, set[str]](set)  # by variant, those of its trainings
     for variant, training in trainings.items():
-        commits[variant] |= {group["git_commit"] for group in training.trainings if "claims" not in group and group.get("git_commit")}
+        commits[variant] |= {group["git_commit"] for group in training.trainings if group.get("git_commit")}
     at: dict[str, set[str]] = {}
     for commit in sorted(set().union(*commits.values())):
         try:

@@ -201,7 +201,7 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
             * bool(turned)
             + f"; {sum(before == after for _, before, after in places)} intervals lie as they do at the common rate: inside of where the "
             "claim puts the effect, outside, or across an edge. "
-            f"Every network of the study has the rate {rate:g}. Here each was trained at {listed(rates)}, and its best rate was chosen "
+            f"In these claims every network has the rate {rate:g}. Here each was trained at {listed(rates)}, and its best rate was chosen "
             f"on {HELD_OUT:,} training images that no training saw: {listed(bests)}.",
             "",
             f"![{made.caption.split(':')[0]}](rates.png)",

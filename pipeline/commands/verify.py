@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.captioning.data import SCENES
 from pipeline.commands.repro import data_stage, reproduce
 from pipeline.evaluation import inference
-from pipeline.evaluation.evaluate import difference, elsewhere
+from pipeline.evaluation.evaluate import alike, difference, elsewhere
 from pipeline.evaluation.group import Task
 from pipeline.evaluation.records import Records
 from pipeline.params import Params, VariantSettings, shown
@@ -31,7 +31,7 @@ from pipeline.runner.seeds import Finished
 from pipeline.runner.train import Entry, plan, train
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.paths import ARRAYS, TABLES, TRAININGS
+from pipeline.system.paths import ARRAYS, PREDICTIONS, TABLES, TRAININGS
 from pipeline.system.provenance import device_name, same_processor, training_code
 from pipeline.training.tasks import data_digest
 
@@ -110,6 +110,11 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
         else:
             same = test_difference(part, float(found.losses[0]), float(found.accuracies[0]), found.num_tests, exact=True) is None
             said[task.variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
+            held = records.stored(task.variant)
+            kept = {} if held is None else {name: held[1][name][held[1]["seeds"] == part.seed] for name in found.arrays}
+            if unlike := [name for name, value in kept.items() if len(value) and not alike(found.arrays[name], value, exact=same)]:
+                file = f"{PREDICTIONS}/{task.variant}.npz"
+                said[task.variant] = f"not verified: {file} has other {unlike[0]}; `git checkout {file}` brings back the committed ones"
     for variant in chosen:
         _say(f"{variant}  {said[variant]}")
     return [variant for variant in chosen if said[variant].startswith("not verified")]

@@ -17,6 +17,7 @@ from pipeline.evaluation.attention import NUM_IMAGES, probe
 from pipeline.evaluation.group import Result, Task
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES, FloatArray
 from pipeline.measures.positions import table_correlation
+from pipeline.models.pixels import scaled
 from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
 from pipeline.training.classification import evaluate, fit_pixels
@@ -29,8 +30,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     """See `pipeline.evaluation.inference.measure`.
 
     Returns:
-        Arrays: `predictions` (seed, image), of the labels' type; `positions`, the vectors added to the tokens (seed, token, dim) float32,
-        or (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
+        Arrays: `predictions` (seed, image), of the labels' type; with the probe `positions`, and where they are fixed, also the vectors
+        added to the tokens (seed, token, dim) float32; with the probe `attention` also `rollout`.
         Columns: `validation_loss` and `validation_accuracy`, on training images that were held out, if any. As the probes ask: `shift_N`,
         accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images scaled to a side of N pixels; `rows_N`,
         accuracy with N rows of empty patches below the image; those of `attention.probe`, `saturation.measure` and `position_columns`;
@@ -52,11 +53,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         columns.update({f"{name}{end}": np.array([one[name] for one in each]) for name in each[0]})
 
     losses, predictions = evaluate(stack, images, labels, num_seeds=len(task.seeds))
-    position = stack.position()
-    arrays = {
-        "predictions": predictions.cpu().numpy().astype(dataset.test_labels.dtype),
-        "positions": np.zeros((len(task.seeds), 0, 0), np.float32) if position is None else position.cpu().numpy(),
-    }
+    arrays = {"predictions": predictions.cpu().numpy().astype(dataset.test_labels.dtype)}
     shared: dict[str, np.ndarray] = {"labels": dataset.test_labels}
     columns: dict[str, FloatArray] = {}
     if held := task.settings.train.validation:
@@ -89,6 +86,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         some = dataset.test_images[: saturation.NUM_IMAGES], dataset.test_labels[: saturation.NUM_IMAGES]
         for end, modules in _ends(task, dataset, make_stack, device).items():
             add((saturation.measure(module, model, *some) for module in modules), end)
+    if (position := stack.position()) is not None and ("positions" in task.probes or model.position != "learned"):
+        arrays["positions"] = position.cpu().numpy()
     if "positions" in task.probes:
         columns |= position_columns(model, task.seeds, arrays["positions"].astype(np.float64))
     if "recurrence" in task.probes:
@@ -189,7 +188,7 @@ def lengthened(stack: Stack, settings: ModelSettings, rows: int) -> Stack:
     side, channels = settings.shape.size, settings.shape.channels
 
     def extend(embedding: nn.Module, _: tuple[Tensor, ...], tokens: Tensor) -> Tensor:
-        empty = embedding.forward(tokens.new_zeros(1, channels, side, side))[:, :grid].repeat(1, rows, 1)
+        empty = embedding.forward(scaled(module, tokens.new_zeros(1, channels, side, side)))[:, :grid].repeat(1, rows, 1)
         return torch.cat([tokens, empty.expand(len(tokens), -1, -1)], 1)
 
     module.get_submodule("embedding").register_forward_hook(extend)

@@ -122,7 +122,7 @@ def _divided(records: Records, name: str, settings: VariantSettings, inputs: Map
             gone = [seed for seed in gone if seed not in same]
     first = str(settings.train.seeds[0])
     if first not in tested and arrays and arrays["seeds"][0] != int(first):  # what is stored only once is of another seed
-        (tested if here[first] else gone).append(first)
+        (tested if here[first] else gone).insert(0, first)
     if gone:
         back = f"`git checkout store/predictions/{name}.npz` brings back what git has of it, else " * (not arrays)
         raise UserError(
@@ -158,7 +158,7 @@ def _finish(records: Records, one: _Variant, outcomes: Sequence[tuple[Task, Resu
     if one.earlier and order[0] in new:
         exact = one.kept.inputs["torch"] == versions()["torch"] and same_processor(one.kept.inputs.get("device") or "", here)
         now, was = new[order[0]], old[order[0]]
-        if unlike := [name for name, value in now.items() if name not in was or not _alike(value, was[name], exact=exact)]:
+        if unlike := [name for name, value in now.items() if name not in was or not alike(value, was[name], exact=exact)]:
             raise UserError(
                 f"Its first seed has another `{unlike[0]}` than by the code before, and the weights of seed"
                 f" {', '.join(one.earlier)} are not here: {_train_again(one.name)}.",
@@ -181,7 +181,7 @@ def _train_again(name: str) -> str:
     return f"`REPLAY=0 dvc repro --force --single-item train@{name}` trains the variant's seeds again"
 
 
-def _alike(new: Any, old: Any, *, exact: bool) -> bool:
+def alike(new: Any, old: Any, *, exact: bool) -> bool:
     """Whether two evaluations of the same weights found the same, on another kind of processor up to rounding."""
     new, old = np.asarray(new), np.asarray(old)
     if new.shape != old.shape:

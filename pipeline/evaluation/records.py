@@ -86,7 +86,7 @@ class Records:
         kept = [
             variant
             for variant, one in evaluations.items()
-            if one and one.is_of(wanted[variant]) and one.inputs["weights"] == wanted[variant]["weights"]
+            if one and one.is_of(wanted[variant]) and [*one.inputs["weights"].items()] == [*wanted[variant]["weights"].items()]
         ]
         return kept, [variant for variant in wanted if variant not in kept]
 
@@ -135,7 +135,7 @@ class Records:
         trainings, metrics = [], {}
         for variant, inputs in wanted.items():
             run, found = seeds.read_record(self.training(variant)), self.read(variant)
-            if found and found.inputs["weights"] != inputs["weights"]:
+            if found and [*found.inputs["weights"].items()] != [*inputs["weights"].items()]:  # in their order, in which its columns are
                 found = None
             trainings.append(tables.training(run, found and found.columns))
             metrics[variant] = run["metrics"] | (found.metrics if found else {})

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 _NAME = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)  # files are called so
 _MISSING = {"NA", "NULL", "null", "NaN", "nan", "None"}  # to pandas, which reads the tables
 _OVERRIDES = TrainSettings.model_fields.keys()
+DECISIVE = {"comparisons", "any", "images_shown", "first_seed", "device"}  # of a claim: what its verdict depends on
 
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class ComparisonSettings(Settings):
         measure, timed = MEASURES[self.measure], self.rule in TIMING_RULES
         alone = self.rule == "at least" and measure.series is None
         low, high = self.between or (0.0, 0.0)
-        least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio else -math.inf
         most = 1.0 if alone and measure.of_value == "%" else math.inf
+        least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio or most == 1 else -math.inf
         refuse(
             ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
             (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
@@ -132,8 +133,8 @@ class ClaimSettings(Settings):
 
     @property
     def digest(self) -> str:
-        """Of what decides its verdict: sides, measures, rules, bounds and length, where they are not the default. None of its words."""
-        decisive = self.model_dump(mode="json", include={"comparisons", "any", "images_shown", "device"}, exclude_defaults=True)
+        """Of what decides its verdict: sides, measures, rules, bounds, length and first seed, but for defaults. None of its words."""
+        decisive = self.model_dump(mode="json", include=DECISIVE, exclude_defaults=True)
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -289,7 +290,7 @@ class Params(Settings):
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, that the probe applies to and for which an experiment or a claim uses it."""
-        figure = {"shifts": "shifts", "sizes": "sizes", "first_steps": "first_steps", "attention": "attention_maps"}.get(probe)
+        figure = {"attention": "attention_maps", "positions": "position_similarity"}.get(probe, probe)
         drawn = (one for one in self.experiments.values() if figure in one.figures or MEASURES[one.measure].probe == probe)
         parts = (part for claim in self.claims.values() for part in claim.comparisons if MEASURES[part.measure].probe == probe)
         named = {variant for one in drawn for variant in one.variants} | {variant for one in parts for variant in one.variants}
@@ -306,7 +307,7 @@ def has_probe(settings: VariantSettings, probe: Probe) -> bool:
     if probe == "sizes":
         return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
     if probe == "positions":  # similarities need three patches, and the two-dimensional table needs a width divisible by four
-        return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
+        return isinstance(model, ModelSettings) and model.position == "learned" and model.grid > 1 and model.dim % 4 == 0
     if probe == "shifts":
         return settings.task == "classification"
     return probe in ("trace", "first_steps") or (isinstance(model, ModelSettings) and model.has_attention_weights)

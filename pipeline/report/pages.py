@@ -168,12 +168,13 @@ class Report:
         tried = [one for one in judgements if one.verdict in (*DECIDED, "not decided")]
         page = self.page(
             "README.md.j2",
-            numbers=[len(params.resolve(variant).train.seeds) for variant in params.variants],
+            numbers=[len(run.seeds) for run in self.runs.values()] or [0],
             places=self.places,
             all_judgements=judgements,
             judgements=[one for one in judgements if self.places[one.id].startswith("README.md")],
             tally=[f"{verdicts[verdict]} {verdict}" for verdict in _VERDICTS if verdicts[verdict]],
             judged=judged,
+            tried=len(tried),
             false_expected=f"{(1 - LEVEL) * len(tried):.1f}",
             rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}",
             sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),

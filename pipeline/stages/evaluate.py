@@ -11,6 +11,7 @@ import argparse
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
+from pipeline.stages import settled
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.paths import TRAININGS
 from pipeline.system.processes import die_with_dvc
@@ -45,4 +46,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

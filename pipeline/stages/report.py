@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.params import load
 from pipeline.report import pages
+from pipeline.stages import settled
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
 
@@ -26,4 +27,4 @@ def track() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.params import Params, load, read
 from pipeline.runner import seeds
+from pipeline.stages import settled
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_changed
 from pipeline.system.paths import CONFIGS, FINISHED, TRAININGS
@@ -55,4 +56,4 @@ def prune(trainings: Path, params: Params) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

@@ -105,7 +105,9 @@ def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
     rows, seeds = epoch_rows(run), run["seeds"]
     summary, columns = _late(np.array([[row.test_accuracy for row in rows if row.seed == seed] for seed in seeds]), run), {}
     evaluation = Records().read(path.stem)
-    if evaluation is not None and evaluation.inputs["weights"] == run["outputs"]["weights"]:  # else of an earlier training
+    if evaluation and (evaluation.inputs.get("data", run["data_digest"]), [*evaluation.inputs["weights"].items()]) == (
+        run["data_digest"], [*run["outputs"]["weights"].items()]
+    ):  # else of an earlier training, or of its seeds in another order  # fmt: skip
         columns = {name: list(map(float, column)) for name, column in evaluation.columns.items()}
         summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
@@ -141,7 +143,7 @@ def _measured(study: Params | None, training: Training) -> dict[str, float]:
 def _places(study: Params | None, variant: str) -> dict[str, str]:
     """The tag with the experiments of a variant, for filters such as `tags.experiments LIKE '%,positions,%'`."""
     names = [name for name, of in study.experiments.items() if variant in of.variants] if study else []
-    return {"experiments": f",{','.join(names)},"} if names else {}
+    return {"experiments": f",{','.join(names)}," if names else ","} if study else {}
 
 
 def _tidy(store: Store, found: Mapping[str, list[Any]], recorded: Mapping[str, Finished]) -> None:

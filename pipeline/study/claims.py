@@ -528,6 +528,8 @@ def _bounded(finding: Finding, parts: tuple[FloatArray, ...], sides: Mapping[str
         undoing = {"larger": math.isfinite(high), "smaller": math.isfinite(low) and (low > 0 or not is_ratio(comparison))}
     elif finding.verdict == "contradicted":
         undoing = {"larger": interval.high < low, "smaller": interval.low > high}
+    elif finding.verdict == "no effect of more than a quarter":
+        undoing = {"larger": True, "smaller": True}
     else:
         return finding
     return replace(finding, verdict="not decided", why=Why.UNREACHED) if any(undoing[one] for one in where) else finding

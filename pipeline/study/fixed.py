@@ -1,7 +1,7 @@
 """Whether a claim was fixed before the trainings that it counts.
 
-A seed keeps the digests of the claims that spoke of its variant when it began to train. Of seeds that are older than this, `fixed.csv` has
-by digest the commits at which a claim of that digest stood; `docs/method/fixed_claims.py` filled it in from git's history.
+A seed keeps the digests of the claims that spoke of its variant when it began to train. Of seeds that are older than this, or than what a
+digest is of, `fixed.csv` has the commits at which a claim of a digest stood; `docs/method/fixed_claims.py` fills it in from git's history.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fixed(digest: str, counted: Collection[tuple[str, int]], trainings: Mapping[
     for variant in {variant for variant, _ in counted}:
         for group in trainings[variant].trainings:
             commit = str(group.get("git_commit"))[:SHORT]
-            stood = digest in group["claims"] if "claims" in group else commit in _commits().get(digest, ())
+            stood = digest in group.get("claims", ()) or commit in _commits().get(digest, ())
             before += stood * sum((variant, seed) in counted for seed in group["seeds"])
     return Fixed(len(counted), before)
 

@@ -205,22 +205,22 @@ class Training:
 
     @property
     def has_positions(self) -> bool:
-        """Whether the predictions' file, which holds the position vectors, is here."""
-        return self._arrays is not None
+        """Whether the predictions' file is here, and holds the position vectors."""
+        return self._arrays is not None and "positions" in self._arrays
 
     @property
     def patch_positions(self) -> FloatArray:
         """(seeds, grid^2, dim) float64, the class token's row left out; (seeds, 0, dim) where the variant adds none.
 
         Raises:
-            NotMeasured: the predictions' file is not here.
+            NotMeasured: no evaluation stored them here.
         """
         model = self.settings.model
         if not isinstance(model, ModelSettings):
             return np.zeros((len(self.seeds), 0, 0))
         if model.position == "none":
             return np.zeros((len(self.seeds), 0, model.dim))
-        if self._arrays is None:
+        if self._arrays is None or "positions" not in self._arrays:
             raise NotMeasured("its position vectors are not there: `dvc repro evaluate` writes them")
         return self._arrays["positions"][:, int(model.has_cls) :].astype(np.float64)
 

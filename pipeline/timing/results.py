@@ -123,7 +123,8 @@ def _read(path: Path, params: Params) -> Timings:
         measurements = {entry["name"]: entry for entry in raw["measurements"]}
         kept = [entry["seconds"] for entry in raw["rounds"] if entry["kept"]]
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
-        changed = frozenset(name for name, entry in measurements.items() if not _same(own.get(name), entry["model"]))
+        other = (raw["settings"]["batch_size"], raw["dataset"]["name"]) != (params.train.batch_size, params.data.dataset)
+        changed = frozenset(name for name, entry in measurements.items() if other or not _same(own.get(name), entry["model"]))
         if not rounds or raw["machine"]["device"] != path.stem or not all(of[name] > 0 for of in rounds for name in measurements):
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError):

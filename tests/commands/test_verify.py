@@ -110,12 +110,21 @@ class TestClone:
         path = stored(clone.path, "base")
         epochs, loss = seeds.read_record(path)["epochs"], EpochRow._fields.index("test_loss")
         epochs[0][loss] = float(np.nextafter(epochs[0][loss], 1e9))  # the last bit of seed 0's test loss, under a digest that fits
+        predictions = clone.path / "store/predictions/base.npz"
+
+        def exchange() -> None:
+            with np.load(predictions) as file:
+                arrays = dict(file)
+            arrays["predictions"][0] = np.roll(arrays["predictions"][0], 1)
+            np.savez_compressed(predictions, **arrays)
+
         changes: list[tuple[Callable[[], object], str]] = [
+            (exchange, "store/predictions/base.npz has other predictions"),
             (lambda: flip_bit(path, 0.999), "store/trainings/base.safetensors does not hold the weights and traces"),
             (lambda: rewrite(path, epochs=epochs), "the test of seed 0: loss "),
         ]
         for change, told in changes:
-            with restored(path):
+            with restored(path, predictions):
                 change()
                 status, said = verify(clone.path, "--variant=base")
             assert status == 1

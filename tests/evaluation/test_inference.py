@@ -101,13 +101,12 @@ def answers(module: Any, images: np.ndarray, labels: np.ndarray) -> tuple[float,
     return float(cross_entropy(logits, torch.from_numpy(labels).long())), logits.argmax(1).numpy()
 
 
-def test_losses_predictions_and_positions(lab: Lab) -> None:
+def test_losses_and_predictions(lab: Lab) -> None:
     """In the order in which the task names the seeds, which need not be that of the weights."""
-    for variant, width in (("tiny", (5, 32)), ("net", (0, 0))):
+    for variant in ("tiny", "net"):
         found = lab.measure(variant, 7, 4)
-        assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions", "positions"], ["labels"])
-        positions, predictions = found.arrays["positions"], found.arrays["predictions"]
-        assert (positions.dtype, positions.shape) == (np.float32, (2, *width))
+        assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions"], ["labels"])
+        predictions = found.arrays["predictions"]
         assert (predictions.dtype, predictions.shape) == (np.uint8, (2, found.num_tests))
         assert np.array_equal(found.accuracies, (predictions == lab.data.test_labels).mean(1))
         for row, seed in enumerate((7, 4)):
@@ -226,6 +225,7 @@ def test_gradients_of_each_seed_at_both_ends(lab: Lab, variant: str) -> None:
 def test_position_vectors_against_the_tables(lab: Lab) -> None:
     """The weights of these runs are the initial ones: nothing was added to them. What is added by hand is found."""
     found, model = lab.measure("tiny", 7, 4, probes=("positions",)), lab.settings["tiny"].model
+    assert (found.arrays["positions"].dtype, found.arrays["positions"].shape) == (np.float32, (2, 5, 32))
     grid = [sincos2d_table(2, 32).numpy(), sinusoidal_table(5, 32).numpy()[1:]]  # the second has a place for the class token
     for column, table in (("positions_2d", grid[0]), ("positions_1d", grid[1])):
         expected = [table_correlation(vectors[1:], table) for vectors in found.arrays["positions"].astype(np.float64)]

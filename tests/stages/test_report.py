@@ -14,6 +14,7 @@ import pytest
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import base
+from pipeline.stages import settled
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError
 from tests.helpers import edit, flip_bit, stored
@@ -121,6 +122,12 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
     write_pages()
     tops = [page.read_text().splitlines()[2:4] for page in (small_study / "reports").rglob("*.md")]
     assert tops == [["> PREVIEW. Few seeds.", "> Too little to settle a claim."]] * 5
+
+
+def test_settings_that_change_while_a_stage_runs_fail_it(small_study: Path) -> None:
+    settled(lambda _: None)([])
+    with pytest.raises(UserError, match="changed while this stage ran"):
+        settled(lambda _: edit(small_study, lambda raw: raw.update(title="Another")))([])
 
 
 def _other_seeds(root: Path) -> None:

@@ -429,6 +429,7 @@ def test_a_ratio_of_errors_worked_by_hand() -> None:
     [
         ("more", 1.05, "slow", "supported"),  # a larger effect supports it all the more
         ("more", 1.5, "slow", "not decided"),  # it is below 1.5, and might not be
+        ("more", 1.2, "slow", "not decided"),  # it is within a quarter, and might not be
         ("less", 0.95, "quick", "supported"),  # now the effect may be smaller
         ("equivalent", 1.5, "slow", "not decided"),
     ],

@@ -51,6 +51,7 @@ def test_a_new_bound_changes_the_word_and_new_words_do_not(study: Params, claim:
     (comparison,) = claim.comparisons
     for change in ({"bound": 1.5}, {"measure": "late train loss"}, {"rule": "equivalent", "bound": 1.5}):
         assert word(study, claim.model_copy(update={"comparisons": (comparison.model_copy(update=change),)}), groups) == ("after", 0, 12)
+    assert word(study, claim.model_copy(update={"first_seed": 3}), groups)[0] == "after"
 
 
 def test_seeds_from_before_and_after_are_partly(study: Params, claim: ClaimSettings) -> None:

@@ -90,3 +90,7 @@ def test_the_command_keeps_the_seeds_that_are_here(
         begun = pretrained.start(path.stem, [place], {name: torch.zeros_like(value) for name, value in new.items()})
         assert {name for name in new if not torch.equal(begun[name], new[name])} == {"head.weight", "head.bias"}
     assert place + 1 == len(settings.train.seeds)
+    monkeypatch.chdir(trained.path)
+    monkeypatch.setattr(command, "load", lambda: study)
+    with pytest.raises(UserError, match="base was trained with other settings"):
+        command.main([])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from pipeline.measures import MEASURES, first_changes, late, longer_accuracy, shift_accuracy, size_accuracy
+from pipeline.measures import MEASURES, first_changes, late, longer_accuracy, median_error, shift_accuracy, size_accuracy
 from pipeline.measures.definitions import BEAM_WIDTH, EMPTY_ROWS, FIRST_STEPS, SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures import panels
@@ -71,7 +71,7 @@ def _joined(members: Sequence[Training], values: Sequence[FloatArray]) -> FloatA
 
 @figure("data_size")
 def data_size(material: Material) -> list[Picture]:
-    """Test error against the number of training images."""
+    """Median test error against the number of training images."""
     images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
     groups = same_but([run for run in material.runs if run.variant in images], "train.train_images", "train.seeds")
     architectures = [members[0].settings.model.architecture for members in groups]
@@ -79,9 +79,9 @@ def data_size(material: Material) -> list[Picture]:
     for architecture, members in zip(architectures, groups, strict=True):
         members.sort(key=lambda run: images[run.variant])
         label = ARCHITECTURES[architecture].label if architectures.count(architecture) == 1 else material.label(members[-1])
-        values = _joined(members, [late(run.test_error) for run in members])
+        values = _joined(members, [median_error(run.test_error) for run in members])
         lines.append(Line(label, tuple(images[run.variant] for run in members), values, any(map(material.is_baseline, members))))
-    caption = "Test error against the number of different training images, at equal optimiser steps."
+    caption = "Median test error against the number of different training images, at equal optimiser steps."
     return _one(caption, Panel("Test error (%, log scale)", "training images (log scale)", lines, "errors", "counts"))
 
 

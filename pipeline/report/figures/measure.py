@@ -51,12 +51,12 @@ def measure(material: Material) -> list[Picture]:
 def ranking(parts: Sequence[Part]) -> Picture | None:
     """A dot for each part, sorted; None where there is no part."""
     caption = (
-        "Each part of the network and of its training by what its removal or exchange does to the test error: ratio of the errors without "
-        f"it to those with it, and its interval. Dotted lines: a quarter more errors, {SMALL:g}, and a fifth fewer, {1 / SMALL:g}."
+        "Each part of the network and of its training by what its removal or exchange does to the test error: ratio of the errors after "
+        f"it to those before, and its interval. Dotted lines: a quarter more errors, {SMALL:g}, and a fifth fewer, {1 / SMALL:g}."
     )
     made = [
         Row(part.name, part.ratio, part.interval.low, part.interval.high, *_KINDS[part.kind], right=digits(part.ratio)) for part in parts
     ]
-    place, dotted = "test errors without the part over those with it, log scale", (1 / SMALL, SMALL)
+    place, dotted = "test errors changed over unchanged, log scale", (1 / SMALL, SMALL)
     draw = partial(rows.draw, made, "", place, inches=0.215, fontsize=8.5, logarithmic=True, solid=(1.0,), dotted=dotted)
     return Picture(caption, draw, "ranking") if made else None

@@ -63,7 +63,7 @@ def forest(judgements: Sequence[Judgement]) -> Picture | None:
             colour = _COLOURS.get(judgement.verdict, MUTED)
             made.append(Row(_label(judgement), effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
     caption = (
-        "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
+        "The deciding effect of each claim that has an interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
         "effect. Open signs are observations, which decide nothing."
     )
     axis: dict[str, Any] = {"inches": 0.06 + 0.135, "fontsize": 7.5, "ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
