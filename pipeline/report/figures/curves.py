@@ -82,7 +82,7 @@ def data_size(material: Material) -> list[Picture]:
         values = _joined(members, [median_error(run.test_error) for run in members])
         lines.append(Line(label, tuple(images[run.variant] for run in members), values, any(map(material.is_baseline, members))))
     caption = "Median test error against the number of different training images, at equal optimiser steps."
-    return _one(caption, Panel("Test error (%, log scale)", "training images (log scale)", lines, "errors", "counts"))
+    return _one(caption, Panel("Median test error (%, log scale)", "training images (log scale)", lines, "errors", "counts"))
 
 
 @figure("budget")
