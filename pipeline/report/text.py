@@ -92,8 +92,8 @@ def p_value(p: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits; from 100 on a whole number."""
-    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+    """Three digits, four where three would be those of 1, which is no effect of a ratio; from 100 on a whole number."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:{'#.4g' if value != 1 and 0.9995 <= value < 1.005 else '#.3g'}}"
 
 
 def three_decimals(value: float) -> str:
