@@ -21,7 +21,7 @@ from pipeline.study import Training
 from tests.helpers import ROOT, read_study, stored
 
 IMAGES = 500  # test images of a made-up study
-INPUTS: dict[str, Any] = {"weights": {}}  # none were made
+INPUTS: dict[str, Any] = {"weights": {}, "data": "d" * 64}  # none were made
 
 
 def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) -> None:

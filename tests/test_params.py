@@ -164,7 +164,7 @@ def test_probed_is_what_a_figure_or_claim_asks_about_and_what_has_it(own: dict[s
     assert probed(figures=["position_similarity"]) == {"positions": ["base", "first"]}  # a fixed table is known
     assert probed(measure="learned similarity to the 1-D table") == {"positions": ["base", "first"]}
     own["variants"]["first"]["pretrained"] = "base-01234567"  # whose start is not what the probe compares with
-    assert probed(measure="learned similarity to the 1-D table") == {"positions": ["base"]}
+    assert probed(measure="saturated attention") == {"saturation": ["base", "fixed"]}
     assert probed(measure="unstable") == {"trace": everything}
     shifted = {"rule": "less", "measure": "accuracy lost to shifts", "variant": "gone", "reference": "wide"}
     claims = {"W1": own["claims"]["W1"] | {"comparisons": [shifted, shifted | {"variant": "cnn", "reference": "caption"}]}}

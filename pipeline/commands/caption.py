@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,6 +101,14 @@ def _test_scene(text: str) -> tuple[np.ndarray, list[str]]:
     return picture.numpy(), [" ".join(grammar.decode(caption)) for caption in data.scenes.test.captions[place].tolist()]
 
 
+def current_record(settings: VariantSettings, run: Path) -> Mapping[str, object]:
+    """What a training's file says of it. Raises UserError where it is of other settings."""
+    record = seeds.read_record(run)
+    if not settings.trained_as(record["config"]):
+        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.stem}`.")
+    return record
+
+
 def networks(settings: VariantSettings, run: Path, chosen: Sequence[int]) -> Iterator[nn.Module]:
     """The trained networks of seeds, one after the other. Raises UserError where weights are missing, damaged or of other settings."""
     import torch
@@ -108,8 +116,7 @@ def networks(settings: VariantSettings, run: Path, chosen: Sequence[int]) -> Ite
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
 
-    if not settings.trained_as(seeds.read_record(run)["config"]):
-        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.stem}`.")
+    current_record(settings, run)
     weights = seeds.load_weights(run, chosen)
     set_reproducible(torch.device("cpu"))
     for place, seed in enumerate(chosen):

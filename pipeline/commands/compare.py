@@ -47,8 +47,7 @@ class Change:
         causes: what else differs, of the same form: code, data, versions, device, attention.
         paired: whether both have the same seeds, so that the difference is taken seed by seed; else the sides are independent (Welch).
         difference: of the mean accuracies after the last epoch, head - base, with its 95 % interval.
-        p, adjusted: two-sided p of no difference, that of the interval's test, alone and Holm-adjusted over all variants that are not
-            identical.
+        p, adjusted: two-sided p of the interval's test, alone and Holm-adjusted over all variants that are not identical.
     """
 
     variant: str

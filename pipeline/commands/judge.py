@@ -223,10 +223,8 @@ def _margin(given: argparse.Namespace, name: str, *tasks: str) -> float:
     if name not in MEASURES:
         raise UserError(f"There is no measure {shown(name)}{nearest(name, MEASURES)}.")
     measure = MEASURES[name]
-    if measure.values is None:
-        raise UserError(f"{name} is not a measure of each seed, so seeds cannot judge by it: name another.")
-    if measure.exact or measure.per_step:
-        raise UserError(f"{name} {'is the same of all seeds' if measure.exact else 'takes timed steps'}: make a claim of it.")
+    if measure.values is None or measure.exact or measure.per_step:
+        raise UserError(f"{name} is nothing that seeds alone can judge by: name another measure, or make a claim of it.")
     if len({*tasks}) > 1:
         raise UserError("A classifier and a captioner do different things: name two of one kind.")
     margin = 100 * MARGIN if given.margin is None and measure.ratio else given.margin

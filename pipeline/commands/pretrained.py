@@ -9,6 +9,7 @@ import argparse
 
 import torch
 
+from pipeline.commands.caption import current_record
 from pipeline.models import build
 from pipeline.params import load
 from pipeline.runner import seeds
@@ -26,11 +27,8 @@ def main(argv: list[str]) -> None:
     found = [part for part in seeds.load(path, FINISHED) if part.has_weights] if path.exists() else []
     if not found:
         raise UserError(f"No weights of {variant} are here: `make repro` trains them.")
-    run = seeds.read_record(path)
-    if not settings.trained_as(run["config"]):
-        raise UserError(f"{variant} was trained with other settings than params.yaml has: run `dvc repro train@{variant}`.")
     weights = [{name: torch.tensor(value) for name, value in part.weights.items()} for part in found]
-    name = pretrained.write(f"{run['dataset']}-{variant}", build(settings.model), weights, ROOT)
+    name = pretrained.write(f"{current_record(settings, path)['dataset']}-{variant}", build(settings.model), weights, ROOT)
     print(f"A variant with `pretrained: {name}` starts from these {len(found)} networks, but for their head.")
 
 

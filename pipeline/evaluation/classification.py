@@ -88,7 +88,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
             add((saturation.measure(module, model, *some) for module in modules), end)
     if (position := stack.position()) is not None and ("positions" in task.probes or model.position != "learned"):
         arrays["positions"] = position.cpu().numpy()
-    if "positions" in task.probes:
+    if "positions" in task.probes and not model.dim % 4 and not task.settings.train.pretrained:  # a table of two dimensions takes fours
         columns |= position_columns(model, task.seeds, arrays["positions"].astype(np.float64))
     if "recurrence" in task.probes:
         some = dataset.test_images[: recurrence.NUM_IMAGES], dataset.test_labels[: recurrence.NUM_IMAGES]

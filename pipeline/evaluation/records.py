@@ -43,6 +43,10 @@ class Evaluation(NamedTuple):
         """Whether it was made from these inputs, of the same seeds or of others."""
         return all(self.inputs.get(name) == value for name, value in inputs.items() if name != "weights")
 
+    def has_seeds_of(self, weights: Mapping[str, str]) -> bool:
+        """Whether its values are those of these weights, by seed, in this order."""
+        return [*self.inputs["weights"].items()] == [*weights.items()]
+
 
 class Records:
     """The evaluations of the study in a folder: a file per variant with its arrays and its `Evaluation`, and the tables of all."""
@@ -78,16 +82,12 @@ class Records:
         """The variants whose evaluation is up to date, and those to evaluate."""
         lacking = [variant for variant in wanted if not self._path(variant).exists()]
         if lacking:  # a variant that was renamed takes what it had: the weights of its other seeds may not be here
-            found = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
+            others = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
             for variant in lacking:
-                if path := found.get(json.dumps(wanted[variant]["weights"])):
+                if path := others.get(json.dumps(wanted[variant]["weights"])):
                     shutil.copyfile(path, self._path(variant))
-        evaluations = {variant: self.read(variant) for variant in wanted}
-        kept = [
-            variant
-            for variant, one in evaluations.items()
-            if one and one.is_of(wanted[variant]) and [*one.inputs["weights"].items()] == [*wanted[variant]["weights"].items()]
-        ]
+        found = {variant: self.read(variant) for variant in wanted}
+        kept = [name for name, one in found.items() if one and one.is_of(wanted[name]) and one.has_seeds_of(wanted[name]["weights"])]
         return kept, [variant for variant in wanted if variant not in kept]
 
     def prune(self, wanted: Collection[str]) -> None:
@@ -135,7 +135,7 @@ class Records:
         trainings, metrics = [], {}
         for variant, inputs in wanted.items():
             run, found = seeds.read_record(self.training(variant)), self.read(variant)
-            if found and [*found.inputs["weights"].items()] != [*inputs["weights"].items()]:  # in their order, in which its columns are
+            if found and not found.has_seeds_of(inputs["weights"]):
                 found = None
             trainings.append(tables.training(run, found and found.columns))
             metrics[variant] = run["metrics"] | (found.metrics if found else {})

@@ -447,7 +447,7 @@ MEASURES: dict[str, Measure] = {
     "CIDEr-D": Measure(
         "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", values=_evaluated("greedy_cider_d"), better="more",
     ),
-    "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least", better="more"),
+    "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least"),
     "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
     "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
     "decoding time": Measure(digits=2, rule="exponent", phrase="exponent of the time of writing"),

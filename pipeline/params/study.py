@@ -300,14 +300,14 @@ class Params(Settings):
 def has_probe(settings: VariantSettings, probe: Probe) -> bool:
     """Whether the probe applies to the network."""
     model = settings.model
-    if probe in ("positions", "saturation", "recurrence") and settings.train.pretrained:
+    if probe in ("saturation", "recurrence") and settings.train.pretrained:
         return False  # they compare with a start from drawn weights
     if probe == "recurrence":
         return model.architecture in ("rnn", "lstm")
     if probe == "sizes":
         return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
-    if probe == "positions":  # similarities need three patches, and the two-dimensional table needs a width divisible by four
-        return isinstance(model, ModelSettings) and model.position == "learned" and model.grid > 1 and model.dim % 4 == 0
+    if probe == "positions":  # similarities need three patches
+        return isinstance(model, ModelSettings) and model.position == "learned" and model.grid > 1
     if probe == "shifts":
         return settings.task == "classification"
     return probe in ("trace", "first_steps") or (isinstance(model, ModelSettings) and model.has_attention_weights)

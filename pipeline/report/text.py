@@ -93,7 +93,8 @@ def p_value(p: float) -> str:
 
 def digits(value: float) -> str:
     """Three digits, four where three would be those of 1, which is no effect of a ratio; from 100 on a whole number."""
-    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:{'#.4g' if value != 1 and 0.9995 <= value < 1.005 else '#.3g'}}"
+    enough = value == 1 or f"{value:#.3g}" != "1.00"
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}" if enough else f"{value:#.4g}"
 
 
 def three_decimals(value: float) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.system.errors import UserError
 
-_SETTINGS = (Path("params.yaml"), Path("claims.yaml"))
+
+def _said() -> list[bytes]:
+    return [path.read_bytes() for path in (Path("params.yaml"), Path("claims.yaml")) if path.exists()]
 
 
 def settled(main: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
     """A stage's main, which fails if the settings change while it runs: DVC looks at them at its end, and would take them for read."""
 
-    @functools.wraps(main)
     def run(argv: list[str]) -> None:
-        before = [path.read_bytes() if path.exists() else b"" for path in _SETTINGS]
+        before = _said()
         main(argv)
-        if before != [path.read_bytes() if path.exists() else b"" for path in _SETTINGS]:
+        if _said() != before:
             raise UserError("params.yaml or claims.yaml changed while this stage ran: run the same command again.")
 
     return run

@@ -105,9 +105,7 @@ def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
     rows, seeds = epoch_rows(run), run["seeds"]
     summary, columns = _late(np.array([[row.test_accuracy for row in rows if row.seed == seed] for seed in seeds]), run), {}
     evaluation = Records().read(path.stem)
-    if evaluation and (evaluation.inputs.get("data", run["data_digest"]), [*evaluation.inputs["weights"].items()]) == (
-        run["data_digest"], [*run["outputs"]["weights"].items()]
-    ):  # else of an earlier training, or of its seeds in another order  # fmt: skip
+    if evaluation and evaluation.has_seeds_of(run["outputs"]["weights"]) and evaluation.inputs["data"] == run["data_digest"]:
         columns = {name: list(map(float, column)) for name, column in evaluation.columns.items()}
         summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")

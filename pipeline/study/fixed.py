@@ -1,7 +1,7 @@
 """Whether a claim was fixed before the trainings that it counts.
 
-A seed keeps the digests of the claims that spoke of its variant when it began to train. Of seeds that are older than this, or than what a
-digest is of, `fixed.csv` has the commits at which a claim of a digest stood; `docs/method/fixed_claims.py` fills it in from git's history.
+A seed keeps the digests of the claims that spoke of its variant when it began to train. Older seeds have none, or digests that lack the
+first seed: for them `fixed.csv` has the commits at which a claim stood, which `docs/method/fixed_claims.py` takes from git's history.
 """
 
 from __future__ import annotations

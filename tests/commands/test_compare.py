@@ -285,9 +285,11 @@ def test_mlflow_has_the_numbers_of_the_tables(study: Repository, empty_database:
     found = {"base": columns, "kept": {"shift_1": [1 / 3, 0.2, 0.1]}}
 
     def commit() -> str:
-        paths = {name: seeds.read_record(stored(study.root, name))["outputs"]["weights"] for name in study.records}
+        runs = {name: seeds.read_record(stored(study.root, name)) for name in study.records}
+        paths = {name: run["outputs"]["weights"] for name, run in runs.items()}
         for name in found:
-            records.write(name, {}, Evaluation({"weights": paths[name]}, found[name], {"test_accuracy": 0.5}))
+            inputs = {"weights": paths[name], "data": runs[name]["data_digest"]}
+            records.write(name, {}, Evaluation(inputs, found[name], {"test_accuracy": 0.5}))
         records.write_tables({name: {"weights": weights} for name, weights in paths.items()})
         return study.commit()
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline import params
 from pipeline.runner import seeds
 from pipeline.stages.report import track
-from pipeline.stages.sync import sync
+from pipeline.stages.sync import _places, sync
 from pipeline.system.errors import UserError
 from pipeline.tracking.store import Store
 from pipeline.tracking.views import MAX_RUNS, STUDY, views_of
@@ -111,6 +111,7 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
     found = {run.info.run_name: run.data.metrics for run in store.runs([store.experiment("digits")], "tags.kind = 'parent'")}
     asked = found["sinusoidal"]["measure.late_test_error"]  # by claims
     assert asked == pytest.approx(found["sinusoidal"]["late_test_error"], rel=1e-9)
+    assert _places(study.model_copy(update={"experiments": {}}), "base") == {"experiments": ","}  # written over what it was in
     captioner = next(run for run in store.runs([store.experiment("digits")]) if run.info.run_name == "caption")
     assert "late_accuracy" not in captioner.data.metrics
     assert captioner.data.metrics["late_word_accuracy"] == pytest.approx(0.888333, abs=1e-6)

@@ -42,6 +42,13 @@ def test_verdicts_follow_the_interval_of_the_ratio(study: Params, make_timings: 
     assert (vague["T4"], vague["T7"]) == ("not decided", "not decided")
 
 
+def test_times_of_another_batch_decide_nothing(study: Params, make_timings: Make, tmp_path: Path) -> None:
+    make_timings()
+    other = study.model_copy(update={"train": study.train.model_copy(update={"batch_size": 64})})
+    with pytest.raises(LookupError, match="timed with other settings"):
+        results.load(other, tmp_path)["cpu"].ratio("cls-loop", "first")
+
+
 def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make) -> None:
     found = make_timings(exponent=1.7)
     names = [f"attention/published/{tokens}" for tokens in (49, 196, 784)]

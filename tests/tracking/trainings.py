@@ -90,7 +90,7 @@ def write_training(path: Path, run: dict[str, Any]) -> Path:
 
 def write_evaluation(path: Path, weights: Mapping[str, str] = WEIGHTS, metrics: dict[str, Any] = EVALUATION) -> None:
     """What the evaluate stage leaves of a training's weights, or of others with these digests."""
-    records_of(path).write(path.stem, {}, Evaluation({"weights": dict(weights)}, COLUMNS, metrics))
+    records_of(path).write(path.stem, {}, Evaluation({"weights": dict(weights), "data": "e" * 64}, COLUMNS, metrics))
 
 
 def records_of(path: Path) -> Records:

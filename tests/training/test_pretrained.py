@@ -92,5 +92,5 @@ def test_the_command_keeps_the_seeds_that_are_here(
     assert place + 1 == len(settings.train.seeds)
     monkeypatch.chdir(trained.path)
     monkeypatch.setattr(command, "load", lambda: study)
-    with pytest.raises(UserError, match="base was trained with other settings"):
+    with pytest.raises(UserError, match="was trained with other settings"):
         command.main([])
