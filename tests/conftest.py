@@ -215,26 +215,15 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [49, 196], "subjects": {"base": {}}},
         "variants": {"base": {}, "wide": {"mlp_dim": 12}},
-        "experiments": {
-            "width": {
-                "title": "Width",
-                "question": "Does width help?",
-                "source": "a test",
-                "baseline": "base",
-                "variants": ["base", "wide"],
-                "claims": ["W1"],
-            },
-        },
-        "claims": {
-            "W1": {
-                "source": "a test",
-                "sentence": "Width does not matter.",
-                "measured": "Test accuracy.",
-                "margin": "A guess.",
-                "comparisons": [{"rule": "equivalent", "measure": "accuracy", "variant": "wide", "reference": "base", "bound": 0.9}],
-            },
-        },
-    }
+        "experiments": {"width": {
+            "title": "Width", "question": "Does width help?", "source": "a test", "baseline": "base", "variants": ["base", "wide"],
+            "claims": ["W1"],
+        }},
+        "claims": {"W1": {
+            "source": "a test", "sentence": "Width does not matter.", "measured": "Test accuracy.", "margin": "A guess.",
+            "comparisons": [{"rule": "equivalent", "measure": "accuracy", "variant": "wide", "reference": "base", "bound": 0.9}],
+        }},
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,7 @@ class Report:
         params, judgements, files = self.params, list(self.judgements.values()), Files()
         if self.timed:
             own = [one for one in judgements if is_timed(one.claim)]
-            values = timing.values(params, self.timed)
+            values = timing.values(params, self.timed, self.runs["base"].flops if "base" in self.runs else None)
             here = [one for one in own if self.places[one.id].startswith(timing.PAGE)]  # others stand on an experiment's page
             files |= {timing.PAGE: self.page("timing.md.j2", timed_judgements=own, judgements=here, places=self.places, **values)}
             files |= {"timing/growth.png": values["growth"]}

@@ -21,10 +21,8 @@ PAGE = "timing.md"
 WAY_LABELS: dict[Way, str] = {"published": "as published", "fast": "fast path"}
 
 
-def values(params: Params, timed: Mapping[str, Timings]) -> dict[str, Any]:
-    """What the page's template takes. `timed`: by the kind of device, at least one."""
-    from pipeline.models import count_flops
-
+def values(params: Params, timed: Mapping[str, Timings], flops: int | None) -> dict[str, Any]:
+    """What the page's template takes. `timed`: by the kind of device, at least one. `flops`: of an image's forward pass in the base."""
     timings = main_device(timed)
     assert timings is not None
     raw = timings.raw
@@ -32,7 +30,7 @@ def values(params: Params, timed: Mapping[str, Timings]) -> dict[str, Any]:
         "raw": raw,
         "timings": timings,
         "calls": {way: sum(raw["profiles"][f"step/{way}/{timings.subjects()[0]}"]["operators"].values()) for way in WAYS},
-        "multiply_adds": 3 * raw["settings"]["batch_size"] * count_flops(params.base) / 2,
+        "multiply_adds": 3 * raw["settings"]["batch_size"] * flops / 2 if flops else None,
         "rounds": sum(entry["kept"] for entry in raw["rounds"]),
         "min_rounds": MIN_ROUNDS,
         "growth": growth(timings),

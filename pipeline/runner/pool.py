@@ -330,13 +330,13 @@ def _replay(job: Job, data: Any, task: Task) -> Message:
 
     parts, name = task.finished, device_name(job.device)
     trainer = make_trainer(job.settings, data, task.seeds, torch.device(job.device))
-    attention = _facts(job, trainer.engine)["attention"]
-    exact = all(same_processor(part.origin["device_name"], name) and part.origin["attention"] == attention for part in parts)
+    facts = _facts(job, trainer.engine)
+    exact = all(same_processor(part.origin["device_name"], name) and part.origin["attention"] == facts["attention"] for part in parts)
     difference = replay.first_difference(trainer, parts, exact=exact)
     if difference is None:
         record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
         for part in parts:
-            seeds.write(job.folder, part.replayed(record))
+            seeds.write(job.folder, part.replayed(record, {size: facts[size] for size in ("parameters", "flops")}))
     return Message("other" if difference else "same", task.seeds, note=difference)
 
 

@@ -89,16 +89,17 @@ class Finished:
         """Hashes of the versions of the code that compute this result."""
         return [self.origin["code_hash"], *(replay["code_hash"] for replay in self.origin["replays"])]
 
-    def replayed(self, replay: dict[str, Any]) -> Finished:
-        """The same result, with one more version of the code that computes it."""
-        return replace(self, origin={**self.origin, "replays": [*self.origin["replays"], replay]})
+    def replayed(self, replay: dict[str, Any], sizes: Mapping[str, int]) -> Finished:
+        """The same result, with one more version of the code that computes it, and the `parameters` and `flops` that this one counts."""
+        return replace(self, origin={**self.origin, **sizes, "replays": [*self.origin["replays"], replay]})
 
     def with_what(self, other: Finished) -> Finished:
         """The same result, with the weights and replays that another place has of it; of other weights than these nothing is taken."""
         if self.origin["weights"] != other.origin["weights"]:
             return self
         replays = {replay["code_hash"]: replay for one in (other, self) for replay in one.origin["replays"]}
-        return replace(self, tensors=other.tensors | self.tensors, origin=self.origin | {"replays": list(replays.values())})
+        origin = max(self.origin, other.origin, key=lambda one: len(one["replays"]))  # with the sizes that the latest of them counts
+        return replace(self, tensors=other.tensors | self.tensors, origin=origin | {"replays": list(replays.values())})
 
 
 def _model(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

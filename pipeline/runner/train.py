@@ -404,10 +404,11 @@ class _Training:
         return seeds.training_id(self._job.folder, self.variant, self._job.settings.train.seeds, code, device_name)
 
     def _identity(self, parts: Sequence[Finished]) -> str:
-        """The training's id, by the code that trained its last seed; that of the record where it has the same weights."""
+        """The training's id, by the code that trained its last seed; that of the record where it has the same data and weights."""
         with contextlib.suppress(UserError):
             run = seeds.read_record(TRAININGS / f"{self.variant}{seeds.SUFFIX}")
-            if run["outputs"]["weights"] == {str(part.seed): part.origin["weights"] for part in parts}:
+            same = run["data_digest"] == data_digest(self._job.settings.task, ARRAYS)
+            if same and run["outputs"]["weights"] == {str(part.seed): part.origin["weights"] for part in parts}:
                 return str(run["training_id"])
         last = max(parts, key=lambda part: part.origin["finished"])
         return self._id(last.origin["code_hash"], last.origin["device_name"])

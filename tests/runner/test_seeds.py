@@ -74,9 +74,11 @@ def test_the_own_code_is_found_first_then_a_replayed_one_then_the_newest(tmp_pat
     seeds.write(tmp_path, newer)
     assert seeds.find(tmp_path, a)[0][0].origin["code_hash"] == a
     assert seeds.find(tmp_path, c)[0][0].origin["code_hash"] == b
-    seeds.write(tmp_path, older.replayed({"code_hash": c, "date": "2024-03-01"}))
-    assert seeds.find(tmp_path, c)[0][0].origin["code_hash"] == a
-    assert seeds.find(tmp_path, c)[0][0].codes == [a, c]
+    replayed = older.replayed({"code_hash": c, "date": "2024-03-01"}, {"flops": 3})
+    seeds.write(tmp_path, replayed)
+    found = seeds.find(tmp_path, c)[0][0]
+    assert (found.origin["code_hash"], found.codes, found.origin["flops"]) == (a, [a, c], 3)
+    assert older.with_what(replayed).origin["flops"] == replayed.with_what(older).origin["flops"] == 3  # the code's that replayed
     # Of one training the store may have a later moment, which is that of its group, and no weights.
     stored = Finished(0, {}, part.rows, {**older.origin, "finished": "2024-05-01", "replays": [{"code_hash": "d" * 64}]})
     (both,) = seeds.best([older, stored], a).values()

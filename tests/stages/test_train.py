@@ -178,13 +178,16 @@ def test_a_clone_keeps_seeds_without_their_weights_and_trains_what_is_new(
     shutil.rmtree(directory / ".checkpoints")
     stored(directory, "formerly").unlink()
     others = [group | {"code_hash": "f" * 64} for group in run["trainings"]]
-    rewrite(stored(directory, "tiny"), code_hash="f" * 64, trainings=others)
+    rewrite(stored(directory, "tiny"), code_hash="f" * 64, trainings=others, metrics=run["metrics"] | {"flops": 1})
     out = here(directory)
     assert epochs_trained(out) == 0
     assert "3 finished seeds kept, 3 of them after a replay" in out
     assert_same(directory, unbroken)
     after = seeds.read_record(stored(directory, "tiny"))
-    assert (after["training_id"], after["code_hash"]) == (run["training_id"], "f" * 64)
+    assert (after["training_id"], after["code_hash"], after["metrics"]) == (run["training_id"], "f" * 64, run["metrics"])
+    rewrite(stored(directory, "tiny"), data_digest="f" * 64)  # of the same training images and other test images
+    here(directory)
+    assert seeds.read_record(stored(directory, "tiny"))["training_id"] != run["training_id"]
 
     change(directory, seeds=(*SEEDS, 7))
     assert epochs_trained(here(directory)) == 6

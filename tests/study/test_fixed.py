@@ -82,6 +82,6 @@ def test_a_training_keeps_the_claims_of_its_start(tmp_path: Path, arrays: Path, 
     run(later, 1)
     parts, _ = seeds.read_all(tmp_path)
     assert {part.seed: part.origin["claims"] for part in parts} == {0: ["early"], 1: ["early", "late"]}
-    grouped = seeds.origins([part.replayed({"code_hash": "f" * 64, "exact": True}) for part in parts])
+    grouped = seeds.origins([part.replayed({"code_hash": "f" * 64, "exact": True}, {}) for part in parts])
     assert {tuple(group["seeds"]): group["claims"] for group in grouped["trainings"]} == {(0,): ["early"], (1,): ["early", "late"]}
     assert torch.get_num_threads() == 1
