@@ -123,7 +123,7 @@ bench: $(STAMP) ## this project beside its peers, and overheads, into benchmarks
 	@python -m benchmarks
 
 gpu-check: $(STAMP) ## the tests that need a GPU, on the one that is here (minutes; without one they are skipped)
-	@pytest -m cuda
+	@pytest -m cuda -W default
 
 lock: $(STAMP) ## rewrite the locks from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11.4 --generate-hashes \

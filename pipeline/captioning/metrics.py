@@ -185,12 +185,6 @@ class CiderD:
         distance = num_words(captions) - self._lengths[:, scenes]
         return np.asarray(10 / ORDERS * (similarity * np.exp(-(distance**2) / (2 * _SIGMA**2))).mean(0))
 
-    def ceiling(self) -> FloatArray:
-        """The score of correct captions: the mean over the scenes for each phrasing, (phrasing,)."""
-        scenes, phrasings, places = self.references.shape
-        scores = self.score(self.references.reshape(-1, places), np.repeat(np.arange(scenes), phrasings))
-        return np.asarray(scores.reshape(scenes, phrasings).mean(0))
-
 
 def measure(captions: Captions, references: Captions, labels: npt.NDArray[np.int8], grammar: Grammar) -> Measures:
     """All measures of each scene's caption.

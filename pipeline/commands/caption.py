@@ -62,10 +62,11 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
 
     What is transparent is black, but white around dark ink. Raises UserError where it cannot be read, is not square, or is empty.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)  # a phone's may lie on its side
             width, height = image.size
             if width != height:
                 raise UserError(f"{path} has {width} x {height} pixels: give a square.")

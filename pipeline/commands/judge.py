@@ -42,7 +42,7 @@ from pipeline.study.claims import measure_values
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
-from pipeline.system.paths import CHECKPOINTS
+from pipeline.system.paths import ARRAYS, CHECKPOINTS
 from pipeline.system.provenance import training_code
 from pipeline.training.tasks import data_digest
 
@@ -185,7 +185,7 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
     effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
     said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"
     if last.answer == UNDECIDED:
-        enough = f"about {last.needed:,} seeds a side would decide it, if mean and spread stay as they are"
+        enough = f"about {last.needed or 0:,} seeds a side would decide it, if mean and spread stay as they are"
         said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
     return f"{said.rstrip()}."
 
@@ -260,9 +260,12 @@ def _number(series: str, key: list[str]) -> int | None:
 
 def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
-    if all(_take(side, n, device) for side in sides):
+    if ARRAYS.exists() and all(_take(side, n, device) for side in sides):
         return
     repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"), wait=True)  # what trainings read
+    for side in sides:  # seeds of the data that were there before do not count
+        side.parts.clear()
+        _take(side, n, device)
     for side in sides:  # first, because what a commit trained may be replayed
         if side.tree and (missing := [seed for seed in range(n) if seed not in side.parts]):
             side.tree.train(side.variant, missing)

@@ -100,16 +100,34 @@ def _guarded(directory: Path, *, wait: bool = False) -> Iterator[None]:
         raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
     with held:
         if copy.exists():
-            if copy.stat().st_size:
-                copy.replace(lock)
-                print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
+            _put_back(copy, lock)
+            print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
         with replacing(copy) as temporary:
             temporary.write_bytes(lock.read_bytes() if lock.exists() else b"")
         try:
             yield
+        except BaseException:
+            if not _is_whole(lock, copy):
+                _put_back(copy, lock)
+            raise
         finally:
             copy.unlink(missing_ok=True)
+
+
+def _is_whole(lock: Path, copy: Path) -> bool:
+    """Whether DVC, which writes all stages anew and never fewer than there were, has come to the file's end."""
+    with contextlib.suppress(UserError, AttributeError, TypeError):
+        before, now = ((params.read(path) or {}).get("stages", {}).keys() for path in (copy, lock))
+        return bool(now >= before) and lock.read_bytes().endswith(b"\n")
+    return False
+
+
+def _put_back(copy: Path, lock: Path) -> None:
+    if copy.stat().st_size:
+        copy.replace(lock)
+    else:  # there was none
+        lock.unlink(missing_ok=True)
 
 
 def run(directory: Path, name: str, *module: str, python: Path = Path(sys.executable), **environment: str) -> None:

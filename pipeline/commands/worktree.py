@@ -59,7 +59,7 @@ class Worktree:
 
     def _run(self, *module: str) -> None:
         own = str(self.top.resolve())
-        run(self.folder, f"{module[0]} of {self.name}", *module, python=self.python.absolute(), PYTHONPATH=own)
+        run(self.folder, f"{module[0]} of {self.name}", *module, python=self.python.absolute(), PYTHONPATH=own, LAB_COMMIT="1")
 
 
 def checked_out(revision: str) -> Worktree:

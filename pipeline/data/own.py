@@ -80,7 +80,8 @@ def _image(path: Path, content: bytes, data: DataSettings) -> Array:
 
     size, channels = data.shape[:2]
     try:
-        with Image.open(io.BytesIO(content)) as picture:
+        with Image.open(io.BytesIO(content)) as file:
+            picture = ImageOps.exif_transpose(file)  # a phone's may lie on its side
             if picture.mode[0] in "IF":  # `convert` would clip them at 255
                 raise UserError(f"{path} has 16 or 32 bits for a pixel: write it with 8.")
             if picture.has_transparency_data and np.asarray(picture.convert("LA"))[..., 1].min() < 255:  # it would show what lies below

@@ -33,9 +33,8 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
         Columns, from `pipeline.captioning.metrics.summarise` for each search: of all scenes every measure (`greedy_scene_accuracy`); of
         each group the scene accuracy (`greedy_scene_accuracy_4_digits`), NaN for a group without scenes; the share of each phrasing
         (`greedy_share_rows`) and of the commonest one.
-        Shared: the first scenes with their references, the classes of all scenes, the vocabulary; `cider_d_ceiling` (phrasing,), the
-        score of correct captions; and, if the network has attention, the decoder's for the first seed's greedy captions of the first
-        scenes, `attention` (block, level, scene, place, token) float16.
+        Shared: the first scenes with their references, the classes of all scenes, the vocabulary; and, if the network has attention,
+        the decoder's for the first seed's greedy captions of the first scenes, `attention` (block, level, scene, place, token) float16.
     """
     (seed,) = task.seeds  # captioners are not stacked
     model = make_stack(seed).module
@@ -59,7 +58,6 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
         "cells": test.labels,
         "references": test.captions[:EXAMPLES],
         "words": np.array(data.scenes.words),
-        "cider_d_ceiling": metrics.CiderD(test.captions).ceiling(),
     }
     if isinstance(model, Captioner):
         words = torch.from_numpy(arrays["greedy"][0, :EXAMPLES]).long().to(device)

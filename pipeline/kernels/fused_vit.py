@@ -36,7 +36,7 @@ def _compiled(options: tuple[tuple[str, str], ...], shared: int, device: int) ->
     """
     try:
         from cuda.bindings import driver, nvrtc
-        from cuda.core import Device, LaunchConfig, ObjectCode, Program, ProgramOptions, launch
+        from cuda.core import Device, LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
 
         gpu = Device(device)
         gpu.set_current()
@@ -62,7 +62,8 @@ def _compiled(options: tuple[tuple[str, str], ...], shared: int, device: int) ->
 
     def run(name: str, grid: tuple[int, int], threads: int, memory: int, *arguments: Tensor | int) -> None:
         passed = [ctypes.c_int(one) if isinstance(one, int) else one.data_ptr() for one in arguments]
-        launch(torch.cuda.current_stream(device), LaunchConfig(grid=grid, block=threads, shmem_size=memory), kernels[name], *passed)
+        stream = Stream.from_handle(torch.cuda.current_stream(device).cuda_stream)
+        launch(stream, LaunchConfig(grid=grid, block=threads, shmem_size=memory), kernels[name], *passed)
 
     return run, path
 
@@ -80,10 +81,12 @@ class FusedVit:
         binary: where the compiled kernel is kept.
 
     Raises:
-        FusedVitError: there is no driver, compiler or `cuda-core`.
+        FusedVitError: there is no driver, compiler or `cuda-core`, or the device is no GPU.
     """
 
     def __init__(self, settings: ModelSettings, num_seeds: int, batch: int, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise FusedVitError("The fused kernel needs a GPU.")
         given = macros(settings)
         self._seeds, self._batch, self._size, self._images = num_seeds, batch, given["SIZE"], given["IMAGES"]
         self._threads, self._shared = given["THREADS"], given["SHARED_BYTES"]

@@ -122,6 +122,10 @@ shift_accuracy, size_accuracy, longer_accuracy, first_changes = (
 )
 
 
+def _at_other_sizes(training: Trained) -> FloatArray:
+    return _evaluated(*(f"size_{size}" for size in SIZES if size != training.settings.model.shape.size))(training)
+
+
 def _epochs_to(training: Trained) -> FloatArray:
     reached = training.test_accuracy >= REACHED_ACCURACY
     return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, training.test_accuracy.shape[1] + 1.0)
@@ -305,10 +309,10 @@ MEASURES: dict[str, Measure] = {
         better="more",
     ),
     "median test error": Measure(
-        f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests, in %: single tests that "
-        "collapse do not count.",
+        f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests (of fewer than "
+        f"{3 * MEDIAN_TESTS} the last third), in %: single tests that collapse do not count.",
         *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"),
-        ratio=True, median=True, title=f"Median test error of the last {MEDIAN_TESTS} tests", better="less",
+        ratio=True, median=True, title="Median test error of the last tests", better="less",
     ),
     "parameters": Measure("Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True),
     "arithmetic": Measure(
@@ -377,8 +381,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "accuracy at another size": Measure(
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
-        "these sizes, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
-        *_SHARE, _evaluated(*_SCALED), probe="sizes", title="Test accuracy at other sizes of the image", better="more",
+        "these sizes, but the training's own, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
+        *_SHARE, _at_other_sizes, probe="sizes", title="Test accuracy at other sizes of the image", better="more",
     ),
     "accuracy on longer sequences": Measure(
         f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "

@@ -166,5 +166,5 @@ def multiply_adds(settings: ModelSettings) -> int:
     weighing = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
     attention = weighing if settings.has_attention_weights else 0
     mlp = 0 if settings.mlp == "none" else 2 * tokens * dim * settings.mlp_dim
-    pooling = settings.grid**2 * dim if settings.pool == "attention" else 0
+    pooling = 2 * settings.grid**2 * dim if settings.pool == "attention" else 0
     return embedding + settings.blocks * (projections + attention + mlp) + pooling + settings.head_inputs * settings.shape.classes

@@ -138,8 +138,8 @@ REMOVED: dict[type[Settings], dict[str, Any]] = {}
 
 
 def _frozen(kind: type[Settings]) -> dict[str, Any]:
-    """A class's own options of `FROZEN`, and those that it inherits; an own model's class has them itself."""
-    own = dict(kind.frozen) if issubclass(kind, NetworkSettings) else {}
+    """A class's own options of `FROZEN`, and those that it inherits; an own model's class has them itself. As JSON has their values."""
+    own = json.loads(json.dumps(kind.frozen)) if issubclass(kind, NetworkSettings) else {}
     return own | {name: value for one in kind.__mro__ if issubclass(one, Settings) for name, value in FROZEN.get(one, {}).items()}
 
 

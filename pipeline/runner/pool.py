@@ -60,10 +60,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """Seeds that train together. `finished`: what another version of the code has finished of them, to be replayed; none, or all."""
+    """Seeds that train together.
+
+    Attributes:
+        finished: what another version of the code has finished of them, to be replayed; none, or all.
+        first: the variant's first seed, which is tested in place of those whose weights are not here.
+    """
 
     seeds: list[int]
     finished: tuple[Finished, ...] = ()
+    first: Finished | None = None
 
     @property
     def replay(self) -> bool:
@@ -304,8 +310,6 @@ def prepare(device: str) -> None:
 
     set_reproducible(torch.device(device))
     if device == "cuda":
-        # Under vmap torch's memory-efficient attention keeps no row sums, and without them its backward pass fails (torch 2.11).
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
         gc.collect()  # a trainer is a cycle, which holds its graphs and their memory
         torch.cuda.empty_cache()
 
@@ -332,7 +336,7 @@ def _replay(job: Job, data: Any, task: Task) -> Message:
     trainer = make_trainer(job.settings, data, task.seeds, torch.device(job.device))
     facts = _facts(job, trainer.engine)
     exact = all(same_processor(part.origin["device_name"], name) and part.origin["attention"] == facts["attention"] for part in parts)
-    difference = replay.first_difference(trainer, parts, exact=exact)
+    difference = replay.first_difference(trainer, parts, task.first, exact=exact)
     if difference is None:
         record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
         for part in parts:

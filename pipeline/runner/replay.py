@@ -73,16 +73,17 @@ def _rates(train: TrainSettings, num_steps: int) -> set[str]:
     return {_digest([optimizer.coefficients]), _digest([optimizer.coefficients.float()])}
 
 
-def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
+def first_difference(trainer: Trainer, parts: Sequence[Finished], first: Finished | None = None, *, exact: bool) -> str | None:
     """Where today's code first differs from a finished training, as a clause; None where it computes the same.
 
     Args:
         trainer: a new one, of the very stack that was trained; it is used up.
         parts: the finished seeds, in the stack's order.
+        first: the variant's first seed, whose weights are tested in place of those that are elsewhere: the test is the same for all.
         exact: whether this is the kind of processor that trained.
     """
-    tested = [part for part in parts if part.has_weights]  # those of others are elsewhere
-    if other := sorted({name for part in tested for name in part.weights.keys() ^ trainer.stack.state().keys()}):
+    tested = [part if part.has_weights else first for part in parts]
+    if other := sorted({name for part in tested if part for name in part.weights.keys() ^ trainer.stack.state().keys()}):
         return f"the weights have other names: {', '.join(other[:3])}"
     for seed, found in tables(trainer).items():
         stored = next(part for part in parts if part.seed == seed).origin["tables"]
@@ -97,16 +98,17 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool
         if not same.all():
             step, i = np.argwhere(~same.T)[0]  # the first step, then the first seed
             return f"{what}step {step + 1} of seed {parts[i].seed}: {new[i, step]:.9g} was {old[i, step]:.9g}"
-    if not tested:
+    if not any(tested):
         return None
     state = {name: value.clone() for name, value in trainer.stack.state().items()}
-    for i, part in enumerate(parts):
-        for name, value in part.weights.items():
+    for i, part in enumerate(tested):
+        for name, value in part.weights.items() if part else ():
             state[name][i] = torch.from_numpy(value)
     trainer.stack.load(state)
     losses, accuracies = trainer.test()
-    for part, loss, accuracy in zip(parts, losses, accuracies, strict=True):
-        if part.has_weights and (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
+    for own, part, loss, accuracy in zip(parts, tested, losses, accuracies, strict=True):
+        same = exact and own is part  # the first seed may be of another processor
+        if part and (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=same)) is not None:
             return f"the test of seed {part.seed}: {fault}"
     return None
 

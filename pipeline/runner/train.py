@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from pipeline.params import Params, VariantSettings
+from pipeline.params import Params, VariantSettings, flatten
 from pipeline.params import recorded as recorded_settings
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
@@ -103,7 +103,8 @@ def look_up(variants: Mapping[str, VariantSettings], device: str) -> list[Entry]
                 stored.append((place, seeds.load(path)))
         except UserError as error:
             unreadable[path.stem] = error
-    entries, gone = [], forgotten()
+    # A commit's own code in a judgement (`worktree`) meets the trainings of later code, which are not its own.
+    entries, gone = [], None if os.environ.get("LAB_COMMIT") else forgotten(variants.values(), patterns.values())
     for variant, settings in variants.items():
         code = training_code(settings.task)
         here = [seeds.read_all(folder) for folder in sorted(FINISHED.glob(patterns[variant]))]
@@ -119,15 +120,22 @@ def look_up(variants: Mapping[str, VariantSettings], device: str) -> list[Entry]
     return entries
 
 
-def forgotten() -> UserError | None:
-    """That a finished seed has an option that the code does not know: its settings have another key now, under which it is not found."""
-    for path in (path for place in sorted(FINISHED.glob("*/")) for path in seeds.paths(place)[:1]):
-        try:
-            recorded_settings(seeds.read(path).origin["config"], str(path))
-        except DamagedError:
-            continue
-        except UserError as error:
-            return error
+def forgotten(variants: Iterable[VariantSettings], patterns: Collection[str]) -> UserError | None:
+    """That a finished seed has an option that the code does not know, and all others as a variant has them: it may be the variant's own.
+
+    Its settings have another key now, under which it is not found.
+    """
+    wanted = [dict(flatten(settings.model_dump(mode="json", exclude={"train": {"seeds"}}))) for settings in variants]
+    for place in sorted(FINISHED.glob("*/")):
+        for path in [] if any(fnmatch.fnmatch(place.name, one) for one in patterns) else seeds.paths(place)[:1]:
+            try:
+                recorded_settings(config := seeds.read(path).origin["config"], str(path))
+            except DamagedError:
+                continue
+            except UserError as error:
+                found = dict(flatten(config))
+                if any(all(found.get(name, value) == value for name, value in own.items()) for own in wanted):
+                    return UserError(f"{error} If nobody wants these seeds, delete {place}.")
     return None
 
 
@@ -154,7 +162,8 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     kept = own | {seed for stack in replayed for seed in stack}
     missing = [seed for seed in settings.train.seeds if seed not in kept]
     groups = pool.make_groups(missing, device, stackable=settings.stackable) if missing else []
-    return [*(Task(stack, tuple(found[seed] for seed in stack)) for stack in replayed), *(Task(group) for group in groups)]
+    first = found.get(settings.train.seeds[0])  # whose weights are here
+    return [*(Task(stack, tuple(found[seed] for seed in stack), first) for stack in replayed), *(Task(group) for group in groups)]
 
 
 def replays() -> bool:
@@ -185,7 +194,7 @@ def estimated(entries: Sequence[Entry], rates: Mapping[str, float]) -> dict[str,
         return dict(rates)
     from pipeline.models import count_flops
 
-    flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
+    flops = {entry.variant: max(count_flops(entry.settings.model), 1) for entry in entries}  # an own model may say that it has none
     factor = statistics.median(rate / flops[variant] for variant, rate in rates.items()) if rates else 1.0
     return {variant: rates.get(variant, count * factor) for variant, count in flops.items()}
 
@@ -232,14 +241,13 @@ def train(
     """
     places = {one.variant: seeds.folder(root, one.settings, data_digest(one.settings.task, ARRAYS)) for one in entries}
     rates = estimated(entries, recorded(entries, device)) if any(entry.tasks for entry in entries) else {}
-    progress, faults, trainings = Progress(), 0, dict[str, _Training]()
+    progress, faults, trainings = Progress(), set[int](), dict[str, _Training]()  # statuses of faults
     queue, planned = list[tuple[float, Assignment]](), defaultdict[Path, set[int]](set)
 
-    def fault(error: UserError, of: str = "") -> None:
-        nonlocal faults
+    def fault(error: UserError, of: str = "", status: int = 1) -> None:
         if len(entries) == 1:
             raise error
-        faults += 1
+        faults.add(status)
         say(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
@@ -256,7 +264,7 @@ def train(
         try:
             training.finish(assemble=assemble)
         except UserError as error:
-            fault(error)
+            fault(error, status=error.status)  # not the machine's where a loss was not finite: it would be again
 
     with contextlib.ExitStack() as stack:
         refused = _lock(places, stack)
@@ -286,7 +294,8 @@ def train(
                 training.close("FAILED")
     if faults:
         raise UserError(
-            "Not everything is trained, and the lines above say why. What is finished is kept: the same command trains the rest.", status=1
+            "Not everything is trained, and the lines above say why. What is finished is kept: the same command trains the rest.",
+            status=min(faults),
         )
 
 
@@ -365,8 +374,7 @@ class _Training:
             where = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
                 f"The loss of variant {self.variant} was not finite: {where}."
-                " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
-                status=1,
+                " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other."
             )
         if assemble:
             settings, code = self._job.settings, self._job.origin["code_hash"]

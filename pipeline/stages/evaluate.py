@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
             f"There is nothing to evaluate: {TRAININGS}/ holds no finished training of what params.yaml describes; run `dvc repro` first."
         )
     kept, stale = records.split_stale(wanted)
-    records.prune(wanted)
+    records.prune(params.variants)
     if not stale:
         records.write_tables(wanted)
         _say(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")

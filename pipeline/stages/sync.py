@@ -67,21 +67,22 @@ def sync(*, register: bool = True) -> None:
         except UserError as error:
             damaged.append(error)
     try:
-        store = Store(uri)
-        for one in store.runs(experiment.experiment_id for experiment in store.experiments()):
-            found[one.data.tags.get("training.id", "")].append(one)
-        for id, training in recorded.items():
-            variant = training.run["variant"]
-            labels = {CURRENT: "true", **_places(study, variant)}
-            with training_lock(id, 60):
-                run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
-            if new:
-                print(f"{variant}: {len(training.run['seeds'])} seeds logged", flush=True)
-            if register and variant == SERVED and _register(store, run_id, training):
-                print(f"{variant}: its first seed is registered as {study_name()}", flush=True)
-        _tidy(store, found, recorded)
-        for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
-            show(store, store.experiment(dataset), study)
+        with training_lock("sync", 600):  # another one beside this would log what both have not found
+            store = Store(uri)
+            for one in store.runs(experiment.experiment_id for experiment in store.experiments()):
+                found[one.data.tags.get("training.id", "")].append(one)
+            for id, training in recorded.items():
+                variant = training.run["variant"]
+                labels = {CURRENT: "true", **_places(study, variant)}
+                with training_lock(id, 60):
+                    run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
+                if new:
+                    print(f"{variant}: {len(training.run['seeds'])} seeds logged", flush=True)
+                if register and variant == SERVED and _register(store, run_id, training):
+                    print(f"{variant}: its first seed is registered as {study_name()}", flush=True)
+            _tidy(store, found, recorded)
+            for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
+                show(store, store.experiment(dataset), study)
     except Exception as error:
         raise fault(error, uri, "run `make sync` again") from None
     print(f"{len(recorded)} training{'s' * (len(recorded) != 1)} of {TRAININGS}/ in {display_name(uri)}.", flush=True)
@@ -118,10 +119,10 @@ def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]
     """What the pages say of the training: late accuracy with its spread and 95 % interval over the seeds, and late test error.
 
     Args:
-        curves: test accuracy (seeds, epochs). A captioner's is that of the next word, and no column for a classifier's.
+        curves: test accuracy (seeds, epochs). A captioner's is that of validation scenes, and no column for a classifier's.
     """
     of = of_shares(late(curves))
-    name, error = ("late_word_accuracy", "late_word_error") if run["config"].get("scenes") else ("late_accuracy", "late_test_error")
+    name, error = ("late_scene_accuracy", "late_scene_error") if run["config"].get("scenes") else ("late_accuracy", "late_test_error")
     spread = {f"{name}_sd": of.sd, f"{name}_low": of.interval.low, f"{name}_high": of.interval.high} if of.interval else {}
     return {name: of.mean, **spread, error: 1 - of.mean}
 

@@ -265,8 +265,9 @@ def region(comparison: ComparisonSettings) -> tuple[float, float]:
 
 
 def is_ratio(comparison: ComparisonSettings) -> bool:
-    """Whether the effect is a ratio: of the geometric means of two variants, or of the medians of two timings."""
-    return comparison.rule == "ratio" or (MEASURES[comparison.measure].ratio and comparison.rule not in TIMING_RULES)
+    """Whether the effect is a ratio: of the geometric means of two variants, or of the medians of two timings. A level is none."""
+    measure, compared = MEASURES[comparison.measure], comparison.rule not in ("at least", *TIMING_RULES)
+    return comparison.rule == "ratio" or (measure.ratio and (compared or measure.series is not None))
 
 
 def _scaled(comparison: ComparisonSettings, values: FloatArray) -> FloatArray:
@@ -366,7 +367,7 @@ def _formed(
             _refuse_infinite(_scaled(comparison, parts[-1]), seeds[name], f"the logarithm of the {measure.phrase or comparison.measure}")
         except NotFormed as error:
             raise type(error)(f"{name}: {error}") from None
-    return effect(measure, *parts, paired=comparison.paired), tuple(parts)
+    return effect(replace(measure, ratio=is_ratio(comparison)), *parts, paired=comparison.paired), tuple(parts)
 
 
 # --- verdicts ---
@@ -406,7 +407,7 @@ def _of_trainings(
     if not MEASURES[comparison.measure].share and all(measure_values("diverged", sides[name], seeds=seeds[name]).all() for name in sides):
         return replace(finding, verdict="learned nothing", why=Why.CHANCE, needed=None)
     if _has_to_settle(comparison, {name for name, side in sides.items() if side.ends_at_zero}):
-        finding = _settled(finding, estimate.mean, parts, sides, seeds)
+        finding = _settled(finding, estimate.mean, sides, seeds)
         if finding.verdict == "not settled":
             return finding
     finding = _bounded(finding, parts, sides)
@@ -467,8 +468,7 @@ def _place(
     if trained and is_ratio(comparison) and max(abs(inner.low), abs(inner.high)) < math.log(QUARTER):
         return replace(finding, verdict="no effect of more than a quarter", why=Why.SMALL, place=Why.SMALL)
     decides = inner if low < estimate.mean < high else outer
-    half = estimate.half_width(decides.level) if isinstance(estimate, Estimate) else (decides.high - decides.low) / 2
-    return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=to_decide(min(sizes), half, estimate.mean - low, estimate.mean - high))
+    return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=to_decide(estimate, min(sizes), decides.level, low, high))
 
 
 def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bool:
@@ -480,25 +480,21 @@ def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bo
     return MEASURES[comparison.measure].by_epoch is not None and not {*comparison.variants} <= {*ended}
 
 
-def _settled(
-    finding: Finding, mean: float, parts: tuple[FloatArray, ...], sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]]
-) -> Finding:
+def _settled(finding: Finding, mean: float, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]]) -> Finding:
     """The finding, "not settled" where its effect has not.
 
-    The effect has not settled where it moved from the fifth of the epochs before the last fifth to the late ones, as far as its interval
-    can tell at the level of the verdict, and would leave where it is now within another training of this length: five more fifths at that
+    The effect has not settled where it moved from the fifth of the epochs before the last fifth to the last, as far as its interval can
+    tell at the level of the verdict, and would leave where it is now within another training of this length: five more fifths at that
     pace. What every seed moved is one value, so that the noise between seeds falls out.
     """
     comparison = finding.comparison
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return replace(finding, verdict="not settled", needed=None, why=Why.ONE_EPOCH)
     try:
-        _, before = _formed(comparison, sides, seeds, fifth=2)
-        if MEASURES[comparison.measure].median:  # of more epochs than a fifth
-            _, parts = _formed(comparison, sides, seeds, fifth=1)
+        before, last = (_formed(comparison, sides, seeds, fifth=fifth)[1] for fifth in (2, 1))
     except NotFormed as error:
         return replace(finding, verdict="not settled", needed=None, why=Why.NOT_FORMED, fault=str(error))
-    moved = (_scaled(comparison, now) - _scaled(comparison, then) for now, then in zip(parts, before, strict=True))
+    moved = (_scaled(comparison, now) - _scaled(comparison, then) for now, then in zip(last, before, strict=True))
     movement = contrast(*moved, paired=comparison.paired)
     assert finding.interval is not None
     ends = movement.interval(finding.interval.level)

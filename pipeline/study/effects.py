@@ -11,6 +11,7 @@ Seeds are added in looks that are declared beforehand. All looks share one level
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ TOGETHER = 0.035  # rate at which all looks together err by the normal theory; s
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
 _SHARES = 401  # true shares of one side that are tried, evenly spaced
+_MOST = 1001  # seeds of shares; with more than a thousand nothing is asked
 _SUBSETS = 1000  # of the voters, drawn where there are more
 
 
@@ -216,13 +218,25 @@ def mapped(ends: Interval, show: Callable[[float], float]) -> Interval:
     return Interval(show(ends.low), show(ends.high), ends.level)
 
 
-def to_decide(n: int, half: float, *distances: float) -> int | None:
-    """Values with which an interval of this half width would end at the nearest bound: n (half / distance)², and more than n.
+def to_decide(estimate: Estimate | RankEstimate | ShareEstimate, n: int, level: float, *bounds: float) -> int | None:
+    """Values of each side with which the interval would end at the nearest bound, more than n; None where the mean lies on it.
 
-    None where the mean lies on the bound.
+    An interval grows shorter as 1 / √n, one of shares as it does: where all or none of the seeds do the same, as 1 / n.
     """
-    distance = min(map(abs, distances))
-    return max(n + 1, math.ceil(n * (half / distance) ** 2)) if distance > 0 else None
+    bound = min(bounds, key=lambda bound: abs(estimate.mean - bound))
+    distance, ends = abs(estimate.mean - bound), estimate.interval(level)
+    if not distance or ends is None:
+        return None
+    if not isinstance(estimate, ShareEstimate):
+        half = estimate.half_width(level) if isinstance(estimate, Estimate) else (ends.high - ends.low) / 2
+        return max(n + 1, math.ceil(n * (half / distance) ** 2))
+
+    def decides(n: int) -> bool:
+        counts = tuple(round(n * count / size) for count, size in zip(estimate.counts, estimate.sizes, strict=True))
+        ends = ShareEstimate(counts, (n,) * len(counts)).interval(level)
+        return not ends.low <= bound <= ends.high
+
+    return n + 1 + bisect.bisect_left(range(n + 1, _MOST), True, key=decides)
 
 
 def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Estimate:

@@ -85,5 +85,4 @@ def judge(
     for holds, answer in ((ends.high < -bound, smaller), (ends.low > bound, larger), (-bound < ends.low and ends.high < bound, "the same")):
         if holds:
             return Look(n, show(mean), mapped(ends, show), answer)
-    needed = to_decide(n, (ends.high - ends.low) / 2, mean + bound, mean - bound)
-    return Look(n, show(mean), mapped(ends, show), UNDECIDED, needed)
+    return Look(n, show(mean), mapped(ends, show), UNDECIDED, to_decide(estimate, n, level, -bound, bound))

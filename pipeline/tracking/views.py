@@ -26,7 +26,7 @@ class View(NamedTuple):
         key: what its link calls it.
         name: what MLflow's list of views calls it.
         filter: which runs it shows.
-        of: "", or "word" for captioners, whose accuracy is that of the next word.
+        of: "", or "scene" for captioners, whose accuracy is that of scenes.
     """
 
     key: str
@@ -36,7 +36,7 @@ class View(NamedTuple):
 
     def tag(self) -> tuple[str, str]:
         """Key and value of the experiment's tag that holds the view."""
-        late = "late_word" if self.of else "late"
+        late = "late_scene" if self.of else "late"
         measures = [*(["evaluation.greedy_scene_accuracy"] if self.of else []), *(f"{late}_accuracy{end}" for end in _SPREAD)]
         measures += [f"{late}_error" if self.of else f"{late}_test_error", "epoch_seconds", "n"]
         columns = [*(f"metrics.`{name}`" for name in measures), "params.`train.epochs`"]
@@ -67,7 +67,7 @@ def views_of(study: Params | None) -> list[View]:
         where, variants = f"{_CURRENT} and tags.experiments LIKE '%,{name},%'", experiment.variants
         where += "".join(f" and tags.variant != '{variant}'" for variant in variants[MAX_RUNS:])
         task = study.resolve(variants[0]).task if study else ""
-        found.append(View(name, experiment.title, where, "word" if task == "captioning" else ""))
+        found.append(View(name, experiment.title, where, "scene" if task == "captioning" else ""))
     return found
 
 

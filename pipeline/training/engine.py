@@ -64,6 +64,9 @@ def set_reproducible(device: torch.device) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no memory is read here before it is written
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    # Under vmap torch's memory-efficient attention keeps no row sums, and without them its backward pass fails (torch 2.11). A test of
+    # stored weights, too, has to take the kernel that trained them.
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cudnn.benchmark = False
 
 

@@ -65,6 +65,11 @@ def make_trainer(settings: VariantSettings, data: Any, seeds: Sequence[int], dev
     return plain
 
 
+def _rounded(sums: Tensor) -> Tensor:
+    """To float32, because torch adds up a seed's numbers in an order that depends on the stack."""
+    return sums.float().double()
+
+
 class FusedStack(Stack):
     """The models of a group of seeds as the rows of one matrix.
 
@@ -109,7 +114,7 @@ class FusedClassification(Classification):
 
     def test(self) -> tuple[Tensor, Tensor]:
         self._kernel.test(self._test_images, self._test_labels, self._weights, self._losses, self._predicted)
-        return self._losses.double().mean(1), (self._predicted == self._test_labels).double().mean(1)
+        return _rounded(self._losses.double().mean(1)), (self._predicted == self._test_labels).double().mean(1)
 
 
 class FusedSteps:
@@ -221,7 +226,7 @@ class FusedTrainer(Trainer):
     def _train_epoch(self) -> Tensor:
         total = super()._train_epoch()  # still under way
         self._ahead = {self.epoch + 1: super()._order(self.epoch + 1)} if self.epoch < self.settings.train.epochs else {}
-        return total
+        return _rounded(total)
 
     def _order(self, epoch: int) -> Tensor:
         return self._ahead[epoch] if epoch in self._ahead else super()._order(epoch)

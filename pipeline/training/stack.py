@@ -49,7 +49,7 @@ def no_global_randomness() -> Iterator[None]:
 def initial_model(settings: AnyModelSettings, seed: int) -> nn.Module:
     """The untrained model of a seed, on the CPU; leaves torch's global generator as it was."""
     with no_global_randomness(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "init"))
+        torch.default_generator.manual_seed(derive_seed(seed, "init"))  # torch.manual_seed would move a GPU's, too
         return build(settings)
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from pipeline.commands import judge
+from pipeline.study.proposals import UNDECIDED, Look
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
@@ -82,6 +84,29 @@ def test_seeds_that_never_reach_what_is_measured_judge_nothing() -> None:
     made = steps(901, 900, 850)
     with pytest.raises(UserError, match="wide: some seeds never reach"):
         judge._values(cast("judge.Side", SimpleNamespace(name="wide", training=lambda n: made)), "steps to a train loss of 0.5", 3)
+
+
+def test_networks_without_spread_have_an_answer_without_a_number() -> None:
+    side = cast("judge.Side", SimpleNamespace(name="wide"))
+    said = judge._sentence(Look(100, 1.0, None, UNDECIDED), side, side, "late test error", 0.05, False)
+    assert "not decided; no number of seeds would decide it" in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_seeds_of_data_that_have_changed_do_not_count(study: Repository, tmp_path: Path) -> None:
+    def write(seed: int) -> None:
+        images = np.random.default_rng(seed).integers(256, size=(400, 28, 28), dtype=np.uint8)
+        labels = images.mean((1, 2)) > 127.5
+        np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels * 1, test_images=images[:99], test_labels=labels[:99] * 1)
+
+    write(0)
+    study.edit(data={"dataset": "npz", "path": "../own.npz", "size": 28, "channels": 1, "classes": 2}, train={"learning_rate": 0.001})
+    assert judged(study, "close", "--seeds", "6", "--margin", "0.01")[1]["trained"] == 12
+    write(1)
+    study.edit(variants={"other": {"learning_rate": 0.002}})
+    first, again = (judged(study, "other", "--seeds", "6", "--margin", "0.01")[1] for _ in range(2))
+    assert (first["trained"], again["trained"], first["effect"]) == (12, 0, again["effect"])
 
 
 @pytest.mark.long

@@ -99,7 +99,7 @@ def test_each_state_is_told_and_nothing_is_changed(
 def test_an_option_that_is_gone_is_not_trained_over(
     lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a finished seed alone has it, under a key that nothing asks for any more."""
+    """Where a finished seed alone has it, under a key that nothing asks for any more. What is surely another's is in nobody's way."""
     settings = lay_out(study_of(raw_params))
     config = seeds.read_record(stored(Path(), "base"))["config"]
     config["model"]["gone"] = 1
@@ -107,13 +107,19 @@ def test_an_option_that_is_gone_is_not_trained_over(
     place.rename(FINISHED / "elsewhere")
     shutil.rmtree("store")
     changed_seeds(config=config)
-    with pytest.raises(UserError, match=r"elsewhere/seed-.*model\.gone"):
+    with pytest.raises(UserError, match=r"elsewhere/seed-.*model\.gone.* delete \.checkpoints/seeds/elsewhere\."):
         survey(settings, "cpu")
-    monkeypatch.setenv("REPLAY", "0")
+    for name, value in (("REPLAY", "0"), ("LAB_COMMIT", "1")):  # the second is set for a commit's own code
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
+    changed_seeds(config=config | {"model": config["model"] | {"dim": 64}})  # an experiment that was dropped
     assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
 
 
-def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+def test_times_are_those_on_record(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of this kind of processor; other networks take what their operations take."""
     settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
     shutil.rmtree("store")
@@ -127,6 +133,8 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     changed_seeds(device_name="Other (2 cores)")
     assert recorded(survey(settings, "cpu"), "cpu") == {}
     assert estimated(entries, {}).keys() == {"base", "wide"}
+    monkeypatch.setattr("pipeline.models.count_flops", lambda _: 0)  # as an own model may say
+    assert estimated(entries, {"base": 1.0}) == {"base": 1.0, "wide": 1.0}
 
 
 def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:

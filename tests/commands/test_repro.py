@@ -54,27 +54,31 @@ def plain_dvc(study: Repository, *targets: str) -> subprocess.CompletedProcess[s
     return study.run(sys.executable, "-m", "dvc", "repro", *targets)
 
 
-def kill_while_writing(study: Repository, process: subprocess.Popen[str]) -> None:
-    """Kills the whole group as soon as dvc.lock is smaller than it was."""
+def end_while_writing(study: Repository, process: subprocess.Popen[str], how: signal.Signals) -> None:
+    """Ends the whole group as soon as dvc.lock is smaller than it was."""
     path = study.path / "dvc.lock"
     size = path.stat().st_size
     while path.stat().st_size >= size:
         assert process.poll() is None, process.communicate()
         time.sleep(0.0005)
-    os.killpg(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, how)
     process.communicate()
 
 
-def test_after_a_kill_while_dvc_lock_is_written_the_same_command_goes_on(study: Repository) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_after_an_end_while_dvc_lock_is_written_the_same_command_goes_on(study: Repository, how: signal.Signals) -> None:
     lock = study.path / "dvc.lock"
     stages = "".join(f"  other-{number}:\n    cmd: {'a word ' * 1000}\n" for number in range(60))  # so that DVC writes it for longer
     lock.write_text(lock.read_text() + stages)
     whole = lock.read_text()
     study.edit(train={"epochs": 2})
-    kill_while_writing(study, start(study, *PREPARED))
-    assert len(lock.read_text()) < len(whole)
-    (study.path / ".dvc" / "tmp" / "rwlock").write_text("")  # as a kill a moment later leaves it
-    assert plain_dvc(study, *PREPARED).returncode == 255  # the fault is real
+    end_while_writing(study, start(study, *PREPARED), how)
+    if how == signal.SIGINT:  # the command has lived to put it back
+        assert lock.read_text() == whole
+    else:
+        assert len(lock.read_text()) < len(whole)
+        (study.path / ".dvc" / "tmp" / "rwlock").write_text("")  # as a kill a moment later leaves it
+        assert plain_dvc(study, *PREPARED).returncode == 255  # the fault is real
 
     status, out, err = repro(study, *PREPARED)
     assert (status, err) == (0, "")

@@ -92,6 +92,10 @@ def test_a_folder_with_a_test_is_what_torchvision_reads(here: Path, channels: in
         mixed = np.random.default_rng(0).permutation(len(expected))
         assert np.array_equal(ours.reshape(expected.shape), expected[mixed])
         assert getattr(found, f"{part}_labels").tolist() == [theirs.targets[place] for place in mixed]
+    first, exif = here / "animals/train/cat/0.png", Image.Exif()
+    exif[0x0112] = 6  # of a phone: it lies on its side
+    Image.open(first).transpose(Image.Transpose.ROTATE_90).save(first, exif=exif)
+    assert np.array_equal(read(data, here).train_images, found.train_images)
 
 
 def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None:

@@ -46,8 +46,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_transformers_count_as_torch_does(study: Params, counted: Any, changes: dict[str, Any]) -> None:
     settings = study.base.changed(changes)
     seen = counted(settings)
-    if settings.pool == "attention":  # torch passes over matrix-vector products, such as the query's
-        seen += 2 * settings.grid**2 * 32
+    if settings.pool == "attention":  # torch passes over matrix-vector products: the query's, and the weighted sum
+        seen += 2 * 2 * settings.grid**2 * 32
     # The memory's queries only give the kernel the shape it wants.
     seen -= 2 * settings.blocks * 2 * settings.memory * (settings.num_tokens + settings.memory) * 32
     if settings.attention == "sliced":  # without its kernel one block-diagonal product, most of whose weights are zeros

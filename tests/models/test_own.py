@@ -8,11 +8,12 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -122,6 +123,7 @@ class MixerSettings(NetworkSettings):
     architecture: Literal["mixer"]
     hidden: int
     depth: int = 1
+    kernel: Annotated[tuple[int, ...], Field(strict=False)] = (3, 3)
 
 
 @pytest.fixture
@@ -139,9 +141,9 @@ def test_an_option_that_came_later_keeps_the_key(raw: dict[str, Any], monkeypatc
     before = parse(raw).resolve("mixer")
     assert before.model == MixerSettings(architecture="mixer", hidden=6)
     old = before.model_dump(mode="json")
-    del old["model"]["depth"]
+    del old["model"]["depth"], old["model"]["kernel"]
     assert not before.trained_as(old)
-    monkeypatch.setattr(MixerSettings, "frozen", {"depth": 1})
+    monkeypatch.setattr(MixerSettings, "frozen", {"depth": 1, "kernel": (3, 3)})
     assert before.trained_as(old)
     assert recorded(old, "here") == before
     deep = parse(raw).resolve("deep")

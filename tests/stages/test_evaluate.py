@@ -227,6 +227,10 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
     assert "attention_entropy" not in table(done, "seeds.csv", "tiny")[0]
     with np.load(done / "store/predictions" / "tiny.npz") as file:
         assert "maps" not in file
+    # What is left out, because its training is of other seeds, keeps what was found of these.
+    edit(done, lambda raw: raw["variants"]["net"].update(seeds=4))
+    stage.main([])
+    assert (done / "store/predictions" / "net.npz").read_bytes() == before["store/predictions/net.npz"]
 
 
 def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Path, arrays: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
     assert _places(study.model_copy(update={"experiments": {}}), "base") == {"experiments": ","}  # written over what it was in
     captioner = next(run for run in store.runs([store.experiment("digits")]) if run.info.run_name == "caption")
     assert "late_accuracy" not in captioner.data.metrics
-    assert captioner.data.metrics["late_word_accuracy"] == pytest.approx(0.888333, abs=1e-6)
+    assert captioner.data.metrics["late_scene_accuracy"] == pytest.approx(0.888333, abs=1e-6)
     assert captioner.data.params.items() >= {"model.architecture": "captioner", "variant": "caption"}.items()
 
 

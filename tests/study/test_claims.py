@@ -17,7 +17,7 @@ from scipy import stats
 from pipeline.measures import TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params
 from pipeline.study import Training, claims
-from pipeline.study.claims import PRECEDENCE, Finding, Judgement, Levels, Why, measure_values
+from pipeline.study.claims import PRECEDENCE, Finding, Judgement, Levels, Why, is_ratio, measure_values
 from pipeline.study.effects import RankEstimate, look_level
 from pipeline.system.paths import CURVES
 
@@ -101,6 +101,12 @@ def test_a_side_alone_is_judged_by_its_bound() -> None:
     side = ending(0.91, 0.93, 0.95, 0.97)
     alone = [found(compare("at least", reference=None, bound=bound), a=side).verdict for bound in (0.8, 0.95, 0.99)]
     assert alone == ["supported", "not decided", "contradicted"]  # 94 ± 4.1 %
+    # A level is no ratio, whatever the measure's effects are: 6 ± 4.1 % of errors, which is not "0.06 times", nor nearly 1.
+    error = found(compare("at least", "late test error", reference=None, bound=0.01), a=side)
+    assert (error.verdict, error.effect, is_ratio(error.comparison)) == ("supported", pytest.approx(0.06), False)
+    assert ends(error) == pytest.approx((0.0189, 0.1011), abs=1e-4)
+    guesses = ending(0.09, 0.11, 0.1, 0.12)
+    assert found(compare("at least", "late test error", reference=None, bound=0.9), a=guesses).verdict == "not decided"
 
 
 _spreads = st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=12).filter(lambda values: np.ptp(values) > 1e-4)

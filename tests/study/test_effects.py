@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.study import effects
-from pipeline.study.effects import MIN_ROUNDS, RankEstimate, ShareEstimate, contrast, look_level, look_orders, vote_estimate
+from pipeline.study.effects import MIN_ROUNDS, RankEstimate, ShareEstimate, contrast, look_level, look_orders, to_decide, vote_estimate
 from pipeline.study.statistics import vote
 
 
@@ -111,6 +111,15 @@ def test_fewer_rounds_than_the_level_takes_give_no_interval() -> None:
     assert RankEstimate(np.arange(5.0)).interval(0.95) is None
     assert RankEstimate(np.arange(6.0)).interval(0.95) is not None
     assert MIN_ROUNDS == 6
+
+
+def test_seeds_of_shares_that_would_decide() -> None:
+    """None of any number on both sides ends at 1 / n, not at 1 / √n: an interval of 53 leaves a tenth out, and one of 52 does not."""
+    level = look_level((6, 10, 20, 100))
+    assert to_decide(ShareEstimate((0, 0), (12, 12)), 12, level, 0.1, math.inf) == 53
+    highest = [ShareEstimate((0, 0), (n, n)).interval(level).high for n in (52, 53)]
+    assert highest[1] < 0.1 < highest[0]
+    assert to_decide(ShareEstimate((5,), (10,)), 10, level, 0.5001) == 1001  # more than anybody asks for
 
 
 # --- looks ---

@@ -93,6 +93,7 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     assert_bitwise(trained(chosen, dataset), unbroken)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_host_does_not_wait_inside_an_epoch(study: Params, dataset: Dataset) -> None:
     trainer = Trainer(settings(study, epochs=2), dataset, SEEDS, torch.device("cuda"))
     trainer.run_epoch()

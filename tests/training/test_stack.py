@@ -29,6 +29,14 @@ def settings(study: Params, changes: dict[str, Any]) -> AnyModelSettings:
     return study.base.changed(SMALL | changes)
 
 
+def test_initial_weights_leave_a_gpus_generator_alone(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it is compared with what it was, and so each model after the first one would be refused."""
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda _: pytest.fail("moved"))
+    before = torch.get_rng_state()
+    initial_model(study.base, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("options", [*(options for options in OPTIONS if "norm_kind" not in options), *OTHERS], ids=str)
 def test_a_seed_in_a_stack_is_as_alone(study: Params, options: dict[str, Any]) -> None:
     """Initial weights, results, gradients and dropout's masks, in training and then in a test."""
