@@ -28,7 +28,7 @@ def prices() -> list[list[object]]:
     rows: list[list[object]] = []
     for id, claim in params.claims.items():
         found = judge(id, claim, trainings, images_shown=params.images_shown, looks=params.looks)
-        if "thesis" not in claim.source or found.verdict != "not decided" or not found.deciding.needed:
+        if "thesis" not in claim.source or "beside thesis" in claim.source or found.verdict != "not decided" or not found.deciding.needed:
             continue
         one, base = found.deciding, trainings["base"]
         names = one.comparison.variants

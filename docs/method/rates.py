@@ -217,7 +217,7 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
             "than the study's, so ratios at the common rate differ a little from those of the claims' pages. Test errors are means over "
             "the last fifth of the epochs; where an effect lies is asked in the claim's own measure. A rate chosen on the networks that "
             "are compared flatters each side a little, and both alike."
-            + (f" Not trained at other rates: {listed(missing)}." if missing else ""),
+            + (f" Not trained here: {listed(missing)}." if missing else ""),
             "",
             *table(
                 ["network", *(f"held-out error, % at {one}" for one in rates), "best rate", *(f"test error, % at {one}" for one in rates)],

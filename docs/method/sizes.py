@@ -97,7 +97,7 @@ def curves(of: pd.DataFrame, size: int) -> dict[str, FloatArray]:
 def picture(of: pd.DataFrame) -> Picture:
     caption = (
         "Test error after each epoch at another size of images, mean over six seeds with its 95 % interval: networks that start from "
-        "weights trained at 28 pixels, and networks that start anew. Epoch 0 is not drawn; the table has it."
+        "weights trained at 28 pixels, and networks that start anew. Epoch 0, and what lies above the axis, is not drawn; the table has it."
     )
     drawn = []
     for size in of["size"].unique().tolist():

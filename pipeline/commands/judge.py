@@ -132,7 +132,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(found), file=output, flush=True)
     else:
         print(f"{found['answer']}\n{found['sentence']}")
-        print(f"{found['trained']} seeds trained in {found['seconds']} s. This explores: it is no claim of the study.")
+        print(f"{text.counted(found['trained'], 'seed')} trained in {found['seconds']} s. This explores: it is no claim of the study.")
         print(f"The page: {profiles.from_root(PAGE)}")
     return int(found["status"])
 
@@ -180,7 +180,7 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         said = f"{change.name} is the same as {against.name}: {last.n} seeds a side are equal to the last bit, in every epoch."
         return said + replayed * bool(against.tree)
     measure = MEASURES[name]
-    verb = {"the same": "is the same as", UNDECIDED: "against"}.get(last.answer, f"is {last.answer} than")
+    verb = {"the same": "is the same as", UNDECIDED: "against", "larger": "lies above", "smaller": "lies below"}.get(last.answer, f"is {last.answer} than")
     within = f"{text.digits(100 * margin)} %" if measure.ratio else f"{text.value(measure, margin)} {measure.of_difference}"
     effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
     said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"

@@ -131,7 +131,7 @@ class Tables:
                 self._versus(error, "error / it", beside=True),
             ]
             found.append(self._table("Differences to another variant than the baseline: to one that differs in less", columns, besides))
-        if self.own != self.end:
+        if self.own != self.end and (is_captioner or self.own != error):
             head = f"{self.own} ({own.of_value})" if own.of_value else self.own
             versus = self._versus(self.own, f"{'/' if own.ratio else MINUS} {baseline}")
             found.append(self._table(own.note.rstrip("."), [*self._values(self.own, head), versus]))

@@ -175,7 +175,7 @@ class Report:
             tally=[f"{verdicts[verdict]} {verdict}" for verdict in _VERDICTS if verdicts[verdict]],
             judged=judged,
             tried=len(tried),
-            false_expected=f"{(1 - LEVEL) * len(tried):.1f}",
+            false_expected=f"{(1 - LEVEL) * len(tried):.2g}",
             rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}",
             sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
             fixed=Counter(one.fixed.word for one in judged if one.fixed),

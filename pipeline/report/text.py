@@ -27,7 +27,7 @@ _BECAUSE = {
     Why.NOT_FORMED: "{fault}",
     Why.SEEN: "the seeds of {lacking} had been seen when the claim was made",
     Why.NOT_TIMED: "the timing stage has not run (`dvc repro timing`)",
-    Why.OTHER_DEVICE: "it is not measured on a {device} yet{observed}",
+    Why.OTHER_DEVICE: "it is measured on a {other}, and on no {device} yet",
     Why.NO_INTERVAL: "over {n} there is no interval at this level",
     Why.NO_SPREAD: "all {n} give the same value, so their spread is not known",
     Why.FEW_SEEDS: "it has {n}, fewer than the first look",
@@ -222,8 +222,7 @@ def decides(finding: Finding, judgement: Judgement) -> str:
 def _devices(finding: Finding) -> dict[str, str]:
     """Of a claim about time that was timed on another device, what it speaks of and that one."""
     device, other = ("GPU", "CPU") if finding.lacking == ("cuda",) else ("CPU", "GPU")
-    size = "" if finding.effect is None else f"; on the {other} it is {finding.effect:.3g}{' times' * is_ratio(finding.comparison)}"
-    return {"device": device, "observed": size}
+    return {"device": device, "other": other}
 
 
 def claimed(comparison: ComparisonSettings) -> str:

@@ -188,9 +188,10 @@ def recorded(entries: Iterable[Entry], device: str) -> dict[str, float]:
 def estimated(entries: Sequence[Entry], rates: Mapping[str, float]) -> dict[str, float]:
     """The rates of all variants: of those without one, by the operations of their forward pass and the others' median.
 
-    Without any rate the unit is not seconds.
+    Without any rate the unit is not seconds. One variant alone, which is compared with none, may be left without, so that its stage
+    needs no torch.
     """
-    if all(entry.variant in rates for entry in entries):
+    if len(entries) == 1 or all(entry.variant in rates for entry in entries):
         return dict(rates)
     from pipeline.models import count_flops
 

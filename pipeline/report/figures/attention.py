@@ -78,7 +78,7 @@ def _distances(material: Material, runs: Sequence[Training]) -> list[Picture]:
     even = np.hypot(*(places[:, :, None] - places[:, None])).mean() * first.settings.model.shape.size / first.grid
     caption = (
         "How far attention reaches, by block: distance between the centres of the patch that reads and the one that is read, weighted by "
-        "attention, mean over heads and the first 1,000 test images (Dosovitskiy et al. 2021, appendix D.7). Equal weights of the "
+        "attention, mean over heads and the first 1,000 test images. After Dosovitskiy et al. 2021, appendix D.7. Equal weights of the "
         f"{first.grid**2} patches of {first.variant} reach {even:.1f} pixels."
     )
     drawn = partial(panels.draw, [Panel("Attention distance (pixels)", "block", lines, "plain", "values")])

@@ -148,7 +148,7 @@ def line_styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
     others = 0
     for i, line in enumerate(lines):
         if line.dashed:
-            chosen.append({**chosen[-1], "marker": "", "linestyle": DASHES, "linewidth": 1.2})
+            chosen.append({**chosen[-1], "marker": "" if len(line.x) > 1 else "d", "linestyle": DASHES, "linewidth": 1.2})
             continue
         own = (INK, "o", 3.5) if line.is_baseline else (COLOURS[others % len(COLOURS)], MARKERS[others % len(MARKERS)], 3.0)
         others += not line.is_baseline

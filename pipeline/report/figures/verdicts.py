@@ -64,7 +64,8 @@ def forest(judgements: Sequence[Judgement]) -> Picture | None:
             made.append(Row(_label(judgement), effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
     caption = (
         "The deciding effect of each claim that has an interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
-        "effect. Open signs are observations, which decide nothing."
+        "effect, or the middle of a region with two ends; a level of accuracy stands at 1. Open signs are observations, which decide "
+        "nothing."
     )
     axis: dict[str, Any] = {"inches": 0.06 + 0.135, "fontsize": 7.5, "ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
     return Picture(caption, partial(rows.draw, made, "", "effect, in margins of its claim", **axis), "verdicts") if made else None
