@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
         f"{name} ({len(of)})"
         for name, of in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims))
     )
-    print(f"params.yaml is valid: {', '.join(counts)}.", flush=True)
+    print(f"params.yaml is valid: {', '.join(counts)}.")
     for warning in oddities(params):
         print(f"warning: {warning}", file=sys.stderr)
 

@@ -111,7 +111,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f"git does not keep {folder}: keep a copy of it, and name both: `make compare BASE=build/before HEAD={folder}`.")
     sides = [read(one, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
     page = render(compare(*sides))
-    print(page, end="", flush=True)
+    print(page, end="")
     write_text(arguments.out, page)
     print(f"Written to {arguments.out}.", file=sys.stderr)
 

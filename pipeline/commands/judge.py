@@ -103,7 +103,7 @@ class Side:
         if known.exists() and not (records.predictions / known.name).exists():
             records.predictions.mkdir(parents=True, exist_ok=True)
             shutil.copy(known, records.predictions)
-        wanted = records.wanted(params, print)
+        wanted = records.wanted(params)
         asked = wanted[self.variant]["probes"]
         asked += [probe] if probe and probe not in asked else []
         for fault in evaluate(params, records, wanted).values():
@@ -162,7 +162,7 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
         taken.append((look, trained, seconds))
         if look.answer != UNDECIDED:
             break
-        print(f"{n} seeds a side do not decide: {text.estimate(look.effect, look.interval, text.digits)}", flush=True)
+        print(f"{n} seeds a side do not decide: {text.estimate(look.effect, look.interval, text.digits)}")
     found = {
         "answer": look.answer, "status": STATUS[look.answer], "sentence": _sentence(look, change, against, measure, margin, identical),
         "change": change.name, "against": against.name, "measure": measure, "margin": margin, "effect": look.effect,

@@ -101,7 +101,7 @@ def _guarded(directory: Path, *, wait: bool = False) -> Iterator[None]:
     with held:
         if copy.exists():
             _put_back(copy, lock)
-            print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
+            print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.")
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
         with replacing(copy) as temporary:
             temporary.write_bytes(lock.read_bytes() if lock.exists() else b"")

@@ -37,7 +37,6 @@ from pipeline.training.tasks import data_digest
 
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
 _COLOURS_APART = 0.001
-_say = functools.partial(print, flush=True)
 
 
 def main(argv: list[str]) -> int:
@@ -69,13 +68,13 @@ def main(argv: list[str]) -> int:
         faulty = retest(params, records, chosen)
     if not given.variant:
         if untrained := [name for name in variants if not records.training(name).exists()]:
-            _say(f"not trained yet: {', '.join(untrained)}")
+            print(f"not trained yet: {', '.join(untrained)}")
         faulty += remade(params)
     if faulty:
-        _say(f"Not verified: {', '.join(faulty)}.")
+        print(f"Not verified: {', '.join(faulty)}.")
         return 1
     said = given.variant or f"{len(chosen)} variant{'s' * (len(chosen) != 1)}, the tables and the pages"
-    _say(f"Verified: {f'seed {given.seed}' if given.seed else 'the first seed'} of {said}.")
+    print(f"Verified: {f'seed {given.seed}' if given.seed else 'the first seed'} of {said}.")
     return 0
 
 
@@ -115,7 +114,7 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
             if unlike := [name for name, value in own.items() if not alike(found.arrays[name], value, exact=same)]:
                 said[task.variant] = f"not verified: {PREDICTIONS}/{task.variant}.npz has other {unlike[0]} than the weights give"
     for variant in chosen:
-        _say(f"{variant}  {said[variant]}")
+        print(f"{variant}  {said[variant]}")
     return [variant for variant in chosen if said[variant].startswith("not verified")]
 
 
@@ -150,7 +149,7 @@ def train_again(params: Params, records: Records, variant: str, seed: int) -> bo
     exact = same and (new.is_fused or old.origin["stack"] == group)
     clause = first_difference(settings, new, old, exact=exact)
     bits = "same bits: the weights, the trace, all epochs" if exact else "the beginning agrees up to rounding"
-    _say(f"{variant}  seed {seed}, trained again  {f'differs: {clause}' if clause else bits}{'' if exact else elsewhere(old, here)}")
+    print(f"{variant}  seed {seed}, trained again  {f'differs: {clause}' if clause else bits}{'' if exact else elsewhere(old, here)}")
     return clause is None
 
 
@@ -190,7 +189,7 @@ def remade(params: Params) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         records = Records()
         records.tables = Path(folder)
-        records.write_tables(records.wanted(params, _say))
+        records.write_tables(records.wanted(params))
         tables = {TABLES / path.name: path.read_bytes() for path in sorted(records.tables.iterdir())}
     rendered = {pages.REPORTS / name: content for name, content in pages.render(params, load_current(params).trainings).items()}
     stale = sorted({path for pattern in pages.OWN for path in pages.REPORTS.glob(pattern)} - rendered.keys())
@@ -203,7 +202,7 @@ def remade(params: Params) -> list[str]:
         other += [f"{path}, which this code does not make" for path in stale if what == "pages"]
         differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro {stage}` writes them anew"
         same = f"{len(made)} files  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
-        _say(f"{what}  {differ if other else same}")
+        print(f"{what}  {differ if other else same}")
         faulty += [f"the {what}"] * bool(other)
     return faulty
 

@@ -88,7 +88,7 @@ def checked_out(revision: str) -> Worktree:
     python = Path(sys.executable)
     lock, own = root / _LOCK, top / _LOCK
     if own.exists() and lock.exists() and own.read_bytes() != lock.read_bytes():
-        print(f"{commit[:10]} has another {_LOCK}: its own environment is installed in {top / '.venv'}", flush=True)
+        print(f"{commit[:10]} has another {_LOCK}: its own environment is installed in {top / '.venv'}")
         python = top / ".venv" / "bin" / "python"
         if subprocess.run(["make", "--silent", "-C", str(top), "setup"]).returncode:
             raise UserError(f"The lock of {commit[:10]} could not be installed; the lines above say why.", status=1)

@@ -84,7 +84,7 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
     """
     manifest = _manifest(data)
     write_json(raw / MANIFEST, manifest)
-    print(f"{manifest['folder']}: {len(manifest['files']):,} file{'s' * (len(manifest['files']) > 1)}", flush=True)
+    print(f"{manifest['folder']}: {len(manifest['files']):,} file{'s' * (len(manifest['files']) > 1)}")
     return manifest
 
 
@@ -117,7 +117,7 @@ def fetch(source: Source, raw: Path) -> dict[str, Any]:
     for name, md5 in source.archives:
         path = raw / name
         if _matches(path, md5):
-            print(f"{name}: already here, md5 verified", flush=True)
+            print(f"{name}: already here, md5 verified")
         elif path.exists() and raw.is_symlink():
             raise UserError(f"{path} is not the archive of {source.dataset}: let the link {raw} point to another folder.")
         else:
@@ -146,11 +146,11 @@ def _fetch_archive(source: Source, path: Path, md5: str) -> None:
                 _copy(mirror, path.name, temporary)
                 if not _matches(temporary, md5):
                     raise ValueError("what it has there has another md5")
-            print(f"{path.name}: {path.stat().st_size:,} bytes from {mirror}, md5 verified", flush=True)
+            print(f"{path.name}: {path.stat().st_size:,} bytes from {mirror}, md5 verified")
             return
         except (OSError, ValueError) as error:  # requests' errors are of these classes
             reasons.append(f"{mirror}: {first_line(error)}")
-            print(f"{path.name}: {reasons[-1]}", flush=True)
+            print(f"{path.name}: {reasons[-1]}")
     more = len(reasons) - 1
     others = f"; nor from {more} other place{'s' * (more > 1)}, see above" if more else ""
     raise UserError(

@@ -72,14 +72,14 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
             return step()
         except UserError as error:
             faults[name] = error
-            print(f"{name}: not evaluated. {error}", flush=True)
+            print(f"{name}: not evaluated. {error}")
             return None
 
     def finish(name: str) -> None:
         nonlocal count
         if said := attempt(name, partial(_finish, records, variants[name], results[name], device)):
             count += 1
-            print(f"{name}: {said} ({count} of {len(wanted)})", flush=True)
+            print(f"{name}: {said} ({count} of {len(wanted)})")
 
     divided = {name: attempt(name, partial(_divided, records, name, params.resolve(name), of)) for name, of in wanted.items()}
     variants = {name: one for name, one in divided.items() if one}

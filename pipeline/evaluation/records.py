@@ -7,7 +7,7 @@ import json
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +58,7 @@ class Records:
     def training(self, variant: str) -> Path:
         return self.trainings / f"{variant}{seeds.SUFFIX}"
 
-    def wanted(self, params: Params, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    def wanted(self, params: Params) -> dict[str, dict[str, Any]]:
         """The inputs of the evaluation of each variant with a finished training, as in `Evaluation.inputs`; reports the other variants.
 
         Raises:
@@ -68,11 +68,11 @@ class Records:
         probed = {probe: params.probed(probe) for probe in PROBES}
         wanted = {}
         if missing := [variant for variant in params.variants if not self.training(variant).exists()]:
-            say(f"left out, without a finished training in {self.trainings}/: {', '.join(missing)}")
+            print(f"left out, without a finished training in {self.trainings}/: {', '.join(missing)}")
         for variant in [variant for variant in params.variants if variant not in missing]:
             settings, run = params.resolve(variant), seeds.read_record(self.training(variant))
             if not settings.trained_as(run["config"], seeds=True):
-                say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
+                print(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
                 continue
             own = {"weights": run["outputs"]["weights"], "config": settings.training_hash, "data": data_digest(settings.task, self.arrays)}
             wanted[variant] = own | {"probes": [probe for probe, names in probed.items() if variant in names]} | shared

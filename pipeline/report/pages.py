@@ -73,7 +73,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
             old.unlink()
     for folder in ("experiments", "figures", "timing"):  # dvc.yaml names them, so they exist even when they are empty
         (REPORTS / folder).mkdir(exist_ok=True)
-    print(f"{len(changed)} of {len(files)} files of {REPORTS}/ are new or differ", flush=True)
+    print(f"{len(changed)} of {len(files)} files of {REPORTS}/ are new or differ")
 
 
 def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:

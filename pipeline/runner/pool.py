@@ -147,7 +147,7 @@ def choose_device() -> str:
         return "cuda"
     if wanted:
         raise UserError(f"LAB_DEVICE is cuda, but torch cannot use a GPU here ({reason}); unset it or set it to cpu.")
-    print(f"The CPU computes, because torch cannot use this machine's GPU: {reason}", file=sys.stderr, flush=True)
+    print(f"The CPU computes, because torch cannot use this machine's GPU: {reason}", file=sys.stderr)
     return "cpu"
 
 

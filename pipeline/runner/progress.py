@@ -26,15 +26,11 @@ class Progress:
         self._done += self._left[name] - work
         self._left[name] = work
         left = (time.monotonic() - self._start) / self._done * sum(self._left.values())
-        say(f"{name}  {text}  {_figures(rows)}  {duration(left)} left")
+        print(f"{name}  {text}  {_figures(rows)}  {duration(left)} left")
 
     def end(self, name: str) -> None:
         """A group has ended, finished or not."""
         self._left.pop(name, None)
-
-
-def say(sentence: str) -> None:
-    print(sentence, flush=True)
 
 
 def group_name(seeds: Sequence[int]) -> str:

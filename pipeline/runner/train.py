@@ -26,7 +26,7 @@ from pipeline.params import Params, VariantSettings, flatten
 from pipeline.params import recorded as recorded_settings
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
-from pipeline.runner.progress import Progress, group_name, say
+from pipeline.runner.progress import Progress, group_name
 from pipeline.runner.seeds import Finished
 from pipeline.system import provenance
 from pipeline.system.errors import UserError
@@ -249,7 +249,7 @@ def train(
         if len(entries) == 1:
             raise error
         faults.add(status)
-        say(f"{of}{error}")
+        print(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
         training = trainings[assignment.job.variant]
@@ -329,7 +329,7 @@ class _Training:
         self._trained: set[int] = set()
         self._replayed: set[int] = set()
         for fault in entry.damaged:
-            say(f"{fault}: it does not count.")
+            print(f"{fault}: it does not count.")
         for task in tasks:
             if not task.replay:
                 self._expect(task.seeds)
@@ -348,15 +348,15 @@ class _Training:
         """Takes one message of a worker."""
         name, epochs, left = self.name(message.seeds), self._job.settings.train.epochs, self._work_after(message.epoch, message.seeds)
         if message.kind == "other":
-            say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
+            print(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
             self._expect(message.seeds)
         elif message.note:
-            say(f"{self.variant}  {message.note}")
+            print(f"{self.variant}  {message.note}")
         if message.kind == "started":
             self._start(message.facts)
             self._trained |= {*message.seeds}
             if message.epoch:
-                say(f"{name}  goes on after epoch {message.epoch} of {epochs}")
+                print(f"{name}  goes on after epoch {message.epoch} of {epochs}")
             self._progress.expect(name, left)
         elif message.kind == "epoch":
             self._progress.epoch(name, left, message.rows, f"epoch {message.epoch}/{epochs}")
@@ -387,7 +387,7 @@ class _Training:
             seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
-                say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+                print(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
         self.close("SCHEDULED")
 
     def close(self, status: str) -> None:
@@ -402,7 +402,7 @@ class _Training:
             return
         on_gpu = self._job.device == "cuda"
         if on_gpu or not facts["attention"].startswith(("fused", "none")):
-            say(f"{self.variant}  engine: {facts['engine']}, attention: {facts['attention']}")
+            print(f"{self.variant}  engine: {facts['engine']}, attention: {facts['attention']}")
         if self._live_wanted:
             run = self._describe(self._id(self._job.origin["code_hash"], facts["device_name"])) | self._job.origin | {"started": pool.now()}
             run |= {name: facts[name] for name in ("engine", "attention", "device_name")}

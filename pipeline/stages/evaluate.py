@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     die_with_dvc()
     params = load_params()
     records = Records()
-    wanted = records.wanted(params, _say)
+    wanted = records.wanted(params)
     if not wanted:
         raise UserError(
             f"There is nothing to evaluate: {TRAININGS}/ holds no finished training of what params.yaml describes; run `dvc repro` first."
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     records.prune(params.variants)
     if not stale:
         records.write_tables(wanted)
-        _say(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")
+        print(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")
         return
     faults = evaluate(params, records, {variant: wanted[variant] for variant in stale})
     records.write_tables(wanted)
@@ -39,10 +39,6 @@ def main(argv: list[str]) -> None:
         raise next(iter(faults.values()))
     if faults:
         raise UserError(f"{', '.join(faults)} were not evaluated, for the reasons above; all other variants were.")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def track() -> None:
     try:
         sync(register=False)
     except UserError as error:  # tracking never stops the pages, which are written
-        print(f"MLflow is not up to date: {error}", flush=True)
+        print(f"MLflow is not up to date: {error}")
 
 
 if __name__ == "__main__":

@@ -77,15 +77,15 @@ def sync(*, register: bool = True) -> None:
                 with training_lock(id, 60):
                     run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
                 if new:
-                    print(f"{variant}: {len(training.run['seeds'])} seeds logged", flush=True)
+                    print(f"{variant}: {len(training.run['seeds'])} seeds logged")
                 if register and variant == SERVED and _register(store, run_id, training):
-                    print(f"{variant}: its first seed is registered as {study_name()}", flush=True)
+                    print(f"{variant}: its first seed is registered as {study_name()}")
             _tidy(store, found, recorded)
             for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
                 show(store, store.experiment(dataset), study)
     except Exception as error:
         raise fault(error, uri, "run `make sync` again") from None
-    print(f"{len(recorded)} training{'s' * (len(recorded) != 1)} of {TRAININGS}/ in {display_name(uri)}.", flush=True)
+    print(f"{len(recorded)} training{'s' * (len(recorded) != 1)} of {TRAININGS}/ in {display_name(uri)}.")
     if damaged:
         raise UserError(" ".join(map(str, damaged)))
 
@@ -175,7 +175,7 @@ def _register(store: Store, run_id: str, training: Finished) -> bool:
         settings = settings_of(run)
         stacked = load_weights(TRAININGS / f"{run['variant']}{SUFFIX}", [seed])
     except UserError as error:
-        print(f"{run['variant']}: not registered, {error}", flush=True)
+        print(f"{run['variant']}: not registered, {error}")
         return False
     from pipeline.models import build
 

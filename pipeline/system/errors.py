@@ -54,12 +54,13 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs a command's `main(argv)` and exits with its status. Of a `UserError` only the sentence is printed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Characters that the encoding lacks are escaped, not dropped: without its minus sign a loss would read as a gain.
-            stream.reconfigure(errors="backslashreplace")
+            # Characters that the encoding lacks are escaped, not dropped: without its minus sign a loss would read as a gain. Lines are
+            # there when they are printed, also in a file or a pipe.
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         status = main(sys.argv[1:]) or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {error}", file=sys.stderr)
         status = error.status
     except BrokenPipeError:
         status = 141
@@ -67,9 +68,9 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         sentence = disk_sentence(error)
         if sentence is None:
             raise
-        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        print(f"error: {sentence}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr, flush=True)
+        print("interrupted", file=sys.stderr)
         status = 130
     sys.exit(status)

@@ -56,7 +56,7 @@ class Live:
             with training_lock(self._run["training_id"]):
                 self._write(Store(self._uri))
         except Exception as error:
-            print(f"Training goes on: {fault(error, self._uri, '`make sync` will log this run')}", file=sys.stderr, flush=True)
+            print(f"Training goes on: {fault(error, self._uri, '`make sync` will log this run')}", file=sys.stderr)
 
     def _write(self, store: Store) -> None:
         run, where = self._run, store.experiment(self._run["dataset"])

@@ -30,13 +30,13 @@ def main(argv: list[str]) -> None:
         raise UserError("The store has no training yet: run `make sync`, which logs all that are finished.")
     for one in experiments:
         address = f"http://127.0.0.1:{port}" if store.path else display_name(uri).removeprefix("MLflow at ").rstrip("/")
-        print(f"{one.name.rpartition('/')[2]}: {link(address, one.experiment_id)}", flush=True)
+        print(f"{one.name.rpartition('/')[2]}: {link(address, one.experiment_id)}")
     if store.path is None:
         return
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise UserError(f"Port {port} is taken: name another, for example `make ui PORT={port + 1}`.")
-    print("The pages are there in about 15 seconds; Ctrl-C ends them.", flush=True)
+    print("The pages are there in about 15 seconds; Ctrl-C ends them.")
     # Without it the server starts workers for jobs, of which there are none here.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -32,10 +32,10 @@ PREDICTIONS = np.array([[0, 3, 5], [0, 5, 5]], np.uint8)  # (seed, image)
 
 
 class Study:
-    """Evaluated variants below a folder. `said` are the lines of the last look at them."""
+    """Evaluated variants below a folder."""
 
     def __init__(self, root: Path, arrays: Path, raw: dict[str, Any]) -> None:
-        self.root, self.raw, self.said = root, raw, list[str]()
+        self.root, self.raw = root, raw
         self.records = Records(root)
         self.records.arrays = arrays
         for variant in raw["variants"]:
@@ -55,15 +55,14 @@ class Study:
         seeds.write_record(stored(self.root, variant), record, {})
 
     def evaluate(self, variant: str) -> None:
-        inputs = self.records.wanted(self.params, self.said.append)[variant]
+        inputs = self.records.wanted(self.params)[variant]
         arrays = {"labels": LABELS, "predictions": PREDICTIONS}
         self.records.predictions.mkdir(exist_ok=True)
         self.records.write(variant, arrays, Evaluation(inputs, {"shift_1": [0.25, math.nan]}, METRICS, ["predictions"]))
 
     def look(self) -> tuple[list[str], list[str]]:
         """What is up to date and what is not; removes the evaluations of other variants."""
-        self.said.clear()
-        wanted = self.records.wanted(self.params, self.said.append)
+        wanted = self.records.wanted(self.params)
         found = self.records.split_stale(wanted)
         self.records.prune(wanted)
         return found
@@ -88,7 +87,7 @@ def test_what_is_written_is_read_and_makes_the_tables(evaluated: Study) -> None:
 
     (evaluated.root / "store/predictions/mean.npz").unlink()
     evaluated.train("net", "other")  # its evaluation is of other weights
-    evaluated.records.write_tables(evaluated.records.wanted(evaluated.params, evaluated.said.append))
+    evaluated.records.write_tables(evaluated.records.wanted(evaluated.params))
     tables = {path.name: path.read_text().splitlines() for path in (evaluated.root / "tables").iterdir()}
     assert tables["epochs.csv"] == [
         "variant,seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds",
@@ -138,14 +137,14 @@ def test_a_bit_that_flips_in_the_predictions_is_told_or_changes_nothing(evaluate
     assert found is None or repr(found) == repr(sound)
 
 
-def test_variants_that_are_gone_renamed_or_not_trained(evaluated: Study) -> None:
+def test_variants_that_are_gone_renamed_or_not_trained(evaluated: Study, capsys: pytest.CaptureFixture[str]) -> None:
     (evaluated.root / "store/predictions/.net.npz.1.tmp").touch()  # what a kill left
     evaluated.raw["variants"]["average"] = evaluated.raw["variants"].pop("mean")
     evaluated.train("average", "mean")  # the seeds of what was called mean
     stored(evaluated.root, "tiny").unlink()
     evaluated.raw["variants"]["net"]["learning_rate"] = 0.001
     assert evaluated.look() == (["average"], [])
-    assert evaluated.said == [
+    assert capsys.readouterr().out.splitlines() == [
         f"left out, without a finished training in {evaluated.root}/store/trainings/: tiny",
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
