@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +19,7 @@ from pipeline.evaluation.group import Result, Task
 from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.runner import seeds
+from pipeline.runner.pool import prepare
 from pipeline.system.errors import UserError
 from pipeline.system.processes import die_with_parent
 from pipeline.training import tasks
@@ -39,8 +39,8 @@ def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result 
         # Spawned, because torch's threads and CUDA do not survive a fork.
         pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), device))
     except OSError as error:  # their locks lie in /dev/shm, which some containers do not let write
-        print(f"One process evaluates: shared memory cannot be had ({error}).", flush=True)
-        _set_up(device)
+        print(f"One process evaluates: shared memory cannot be had ({error}).")
+        prepare(device)
         yield from ((task, _attempt(task)) for task in groups)
         return
     try:
@@ -64,15 +64,7 @@ def _attempt(task: Task) -> Result | UserError:
 def _start(parent: int, device: str) -> None:
     """Initialises a worker process."""
     die_with_parent(parent)
-    _set_up(device)
-
-
-def _set_up(device: str) -> None:
-    import torch
-
-    from pipeline.training.engine import set_reproducible
-
-    set_reproducible(torch.device(device))
+    prepare(device)
 
 
 @cache
@@ -131,8 +123,7 @@ def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, Floa
 
 def trace_columns(task: Task) -> dict[str, FloatArray]:
     """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`."""
-    parts, settings = {part.seed: part for part in seeds.load(task.training)}, task.settings
-    num_steps = settings.train.epochs * math.ceil(settings.epoch_examples / settings.train.batch_size)
+    parts, num_steps = {part.seed: part for part in seeds.load(task.training)}, task.settings.num_steps
     traces = [(parts[seed].tensors["trace.step"], parts[seed].tensors["trace.loss"]) for seed in task.seeds]
     return {
         "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in traces]),
