@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -49,10 +50,11 @@ class Simulated:
 
     seeds: tuple[int, ...]
     errors: FloatArray
-    images_shown: int = 1
-    ends_at_zero: bool = False
     supervised_epochs: int = _EPOCHS
-    num_outputs: int = 10
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(images_shown=1, num_outputs=10, train=SimpleNamespace(ends_at_zero=False))
 
     @property
     def train_loss(self) -> FloatArray:

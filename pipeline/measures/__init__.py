@@ -142,7 +142,7 @@ def _counts(count: str) -> Callable[[Trained], FloatArray]:
 
 
 def _diverged(training: Trained) -> FloatArray:
-    return is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.num_outputs).astype(np.float64)
+    return is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.settings.num_outputs).astype(np.float64)
 
 
 def _unstable(training: Trained) -> FloatArray:
@@ -363,7 +363,7 @@ MEASURES: dict[str, Measure] = {
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
         "steps", "steps", 1, 0, _evaluated("steps_to_loss"), None, "trace", ratio=True,
-        unreached=lambda training: training.num_steps + 1, title=f"Steps to a train loss of {REACHED_LOSS}", better="less",
+        unreached=lambda training: training.settings.num_steps + 1, title=f"Steps to a train loss of {REACHED_LOSS}", better="less",
     ),
     "first-epoch loss": Measure(
         "Mean cross-entropy on the training images in the first epoch, in nats.", *_NATS, lambda training: training.train_loss[:, 0],

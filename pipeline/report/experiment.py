@@ -163,7 +163,7 @@ class Tables:
     def _settings(self) -> Table:
         columns = [
             ("differs by", lambda variant: text.differs(self.params, variant, self.baseline)),
-            self._of_run("images shown", lambda run: f"{run.images_shown:,}"),
+            self._of_run("images shown", lambda run: f"{run.settings.images_shown:,}"),
             self._of_run("tokens", lambda run: isinstance(run.settings.model, ModelSettings) and run.settings.model.num_tokens),
             self._of_run("parameters", lambda run: run.parameters and f"{run.parameters:,}"),
             self._of_run("FLOPs", lambda run: run.flops and text.count(run.flops)),
@@ -201,7 +201,7 @@ def values(params: Params, material: Material, runs: Mapping[str, Training]) -> 
         "measure": MEASURES[tables.own],
         "answer": tables.answer(),
         "leads": tables.leads(),
-        "brief": [run.variant for run in present if run.images_shown < params.images_shown and tables.task == "classification"],
+        "brief": [run.variant for run in present if run.settings.images_shown < params.images_shown and tables.task == "classification"],
         "tables": tables.made() if present else [],
         "figures": [picture for kind in experiment.figures for picture in pictures(kind, material)],
         "examples": "train scenes" if tables.task == "captioning" else "training images",

@@ -400,13 +400,13 @@ def _of_trainings(
         return Finding(comparison, "not run", Why.NOT_MEASURED, fault=str(error))
     except NotFormed as error:
         finding = Finding(comparison, "not decided", Why.NOT_FORMED, fault=str(error))
-    if short := tuple(name for name, side in sides.items() if side.images_shown < images_shown):
+    if short := tuple(name for name, side in sides.items() if side.settings.images_shown < images_shown):
         return replace(finding, verdict="short run", why=Why.SHORT, needed=None, lacking=short)
     if finding.interval is None:
         return finding
     if not MEASURES[comparison.measure].share and all(measure_values("diverged", sides[name], seeds=seeds[name]).all() for name in sides):
         return replace(finding, verdict="learned nothing", why=Why.CHANCE, needed=None)
-    if _has_to_settle(comparison, {name for name, side in sides.items() if side.ends_at_zero}):
+    if _has_to_settle(comparison, {name for name, side in sides.items() if side.settings.train.ends_at_zero}):
         finding = _settled(finding, estimate.mean, sides, seeds)
         if finding.verdict == "not settled":
             return finding

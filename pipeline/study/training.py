@@ -125,20 +125,6 @@ class Training:
         return self.record.get("trainings") or [{**self.record, "seeds": list(self.seeds)}]
 
     @property
-    def num_steps(self) -> int:
-        """Of a seed's whole training."""
-        return self.settings.num_steps
-
-    @property
-    def images_shown(self) -> int:
-        return self.settings.images_shown
-
-    @property
-    def ends_at_zero(self) -> bool:
-        """Whether the learning rate falls to 0, so that the training ends where its schedule does."""
-        return self.settings.train.ends_at_zero
-
-    @property
     def test_accuracy(self) -> FloatArray:
         return self.curves["test_accuracy"]
 
@@ -168,14 +154,9 @@ class Training:
         return self.test_accuracy[:, -1]
 
     @property
-    def num_outputs(self) -> int:
-        """What the network chooses from: the classes, or the words of the next place."""
-        return self.settings.num_outputs
-
-    @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, self.supervised_epochs - 1], self.num_outputs).sum())
+        return int(is_diverged(self.train_loss[:, self.supervised_epochs - 1], self.settings.num_outputs).sum())
 
     @property
     def grid(self) -> int:

@@ -20,7 +20,7 @@ from pipeline.models.positions import sinusoidal_table
 
 def values_of(measure: str, **training: Any) -> list[float]:
     if "train_loss" in training:
-        training = {"supervised_epochs": training["train_loss"].shape[1], **training}
+        training = {"supervised_epochs": training["train_loss"].shape[1], "settings": SimpleNamespace(num_outputs=10), **training}
     return MEASURES[measure].values(SimpleNamespace(**training)).tolist()
 
 
@@ -75,19 +75,19 @@ def test_unsteadiness_by_hand() -> None:
 def test_diverged_seeds_count_one_each() -> None:
     last = np.array([math.nan, math.inf, math.log(10), 0.05, 2.2])
     curves = np.stack([np.zeros(5), last], axis=1)
-    assert values_of("diverged", train_loss=curves, num_outputs=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert values_of("diverged", train_loss=np.zeros((3, 2)), num_outputs=10) == [0.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=curves) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=np.zeros((3, 2))) == [0.0, 0.0, 0.0]
     # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
     curves = np.stack([last, np.zeros(5)], axis=1)
-    assert values_of("diverged", train_loss=curves, supervised_epochs=1, num_outputs=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=curves, supervised_epochs=1) == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_unstable_trainings_diverge_or_have_a_spike() -> None:
     curves = np.array([[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]])
     spikes = {"loss_spikes": np.array([0.0, 3.0, 0.0, 40.0])}
-    assert values_of("unstable", train_loss=curves, num_outputs=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
+    assert values_of("unstable", train_loss=curves, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
     with pytest.raises(NotMeasured, match="not evaluated"):
-        values_of("unstable", train_loss=curves, num_outputs=10, evaluation=None)
+        values_of("unstable", train_loss=curves, evaluation=None)
 
 
 def test_spikes_are_counted_above_the_median_before_them() -> None:

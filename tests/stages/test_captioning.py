@@ -95,7 +95,7 @@ def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pyte
     assert run["data_digest"] == scenes["digest"]
     assert run["config"]["scenes"] == {"train": 300, "validation": 40, "test": 60, "repeat": 0.25}
     trained, critical = (load(".").trainings[variant] for variant in ("caption", "critical"))
-    assert trained.images_shown == 600
+    assert trained.settings.images_shown == 600
     assert trained.captions is not None
     assert trained.captions.greedy.shape == (2, 60, 18)
     assert np.isnan(critical.train_loss[:, 1]).all()

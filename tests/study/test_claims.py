@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,12 @@ class Runs(Training):
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
     num_steps: int = 900
     ends_at_zero: bool = False
-    num_outputs: int = 10
     predictions: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def settings(self) -> Any:
+        train = SimpleNamespace(ends_at_zero=self.ends_at_zero)
+        return SimpleNamespace(images_shown=self.images_shown, num_steps=self.num_steps, num_outputs=10, train=train)
 
 
 def curve(accuracy: np.ndarray, *, train: float = 0.05, loss: np.ndarray | None = None, **changes: Any) -> Runs:
