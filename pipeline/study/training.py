@@ -50,21 +50,16 @@ class Captions:
     """What was written of the test scenes.
 
     Attributes:
-        words: the vocabulary, by id.
         cells: (scene, 4): the class in each cell, -1 for none.
-        greedy, beam: (seed, scene, place) ids.
-        scenes: the first ones, (example, height, width) in [0, 1], the mean over channels; `references` (example, phrasing, place) are
-            theirs.
+        greedy: (seed, scene, place) ids of words.
+        scenes: the first ones, (example, height, width) in [0, 1], the mean over channels.
         attention: (block, level, example, place, token): where the first seed's decoder looks before it writes the word at a place of
             its greedy caption, tokens row by row; None for a network that does not look.
     """
 
-    words: tuple[str, ...]
     cells: npt.NDArray[np.int8]
     greedy: npt.NDArray[np.uint8]
-    beam: npt.NDArray[np.uint8]
     scenes: FloatArray
-    references: npt.NDArray[np.uint8]
     attention: FloatArray | None
 
 
@@ -210,14 +205,8 @@ class Training:
         """What a captioner wrote of the test scenes; None where that is not here."""
         if self._arrays is None or "greedy" not in self._arrays:
             return None
-        as_stored = {name: self._arrays[name] for name in ("cells", "greedy", "beam", "references")}
-        attention = self._arrays.get("attention")
-        return Captions(
-            words=tuple(self._arrays["words"].tolist()),
-            scenes=_grey(self._arrays["scenes"]),
-            attention=None if attention is None else attention.astype(np.float64),
-            **as_stored,
-        )
+        attention, scenes = self._arrays.get("attention"), _grey(self._arrays["scenes"])
+        return Captions(self._arrays["cells"], self._arrays["greedy"], scenes, None if attention is None else attention.astype(np.float64))
 
     @property
     def attention(self) -> Attention | None:
