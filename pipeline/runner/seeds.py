@@ -331,11 +331,6 @@ def read_record(path: Path) -> dict[str, Any]:
     raise UserError(f"{path} does not match its checksum: {_mend(path)}.")
 
 
-def epoch_rows(run: Mapping[str, Any]) -> list[EpochRow]:
-    """Every seed's epochs, in order, of what a record says."""
-    return [EpochRow(*row) for row in run["epochs"]]
-
-
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:
     """The settings that a record was written with. Raises UserError where they are of another version."""
     return recorded(run["config"], f"{run['variant']}'s record")
@@ -401,7 +396,7 @@ def load(path: Path, root: Path | None = None, seeds: Collection[int] = ()) -> l
 
 def outline(run: Mapping[str, Any]) -> list[Finished]:
     """The finished seeds of what a record says, without tensors."""
-    rows = epoch_rows(run)
+    rows = [EpochRow(*row) for row in run["epochs"]]
     parts = []
     for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])

@@ -19,11 +19,11 @@ import numpy as np
 
 from pipeline import params
 from pipeline.evaluation.records import Records
-from pipeline.measures import MEASURES, NotFormed, late
+from pipeline.measures import MEASURES, NotFormed
 from pipeline.params import Params
-from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
+from pipeline.runner.seeds import SUFFIX, load_weights, read_record, settings_of
 from pipeline.study import Training, tables
-from pipeline.study.results import of_shares
+from pipeline.study.results import summarized
 from pipeline.system import environment
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.paths import TABLES, TRAININGS
@@ -103,26 +103,26 @@ def _checked_out() -> tuple[str, set[str]]:
 def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
     """A training from its files. Raises UserError where one of them is damaged."""
     run = read_record(path)
-    rows, seeds = epoch_rows(run), run["seeds"]
-    summary, columns = _late(np.array([[row.test_accuracy for row in rows if row.seed == seed] for seed in seeds]), run), {}
+    columns, metrics = dict[str, list[float]](), dict[str, Any]()
     evaluation = Records().read(path.stem)
     if evaluation and evaluation.has_seeds_of(run["outputs"]["weights"]) and evaluation.inputs["data"] == run["data_digest"]:
-        columns = {name: list(map(float, column)) for name, column in evaluation.columns.items()}
-        summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
-        summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
-    summary |= _measured(study, tables.training(run, columns))
+        columns, metrics = {name: list(map(float, column)) for name, column in evaluation.columns.items()}, evaluation.metrics
+    training = tables.training(run, columns)
+    summary = _late(training) | {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
+    summary |= {"evaluation.ensemble_accuracy": metrics.get("ensemble_accuracy"), **_measured(study, training)}
     # A DVC experiment begins with the results of the commit that it was made from.
     return Finished(run, columns, summary, None if run["training_id"] in held else experiment_name())
 
 
-def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]:
+def _late(training: Training) -> dict[str, float | None]:
     """What the pages say of the training: late accuracy with its spread and 95 % interval over the seeds, and late test error.
 
-    Args:
-        curves: test accuracy (seeds, epochs). A captioner's is that of validation scenes, and no column for a classifier's.
+    A captioner's is that of validation scenes, and no column for a classifier's.
     """
-    of = of_shares(late(curves))
-    name, error = ("late_scene_accuracy", "late_scene_error") if run["config"].get("scenes") else ("late_accuracy", "late_test_error")
+    of = summarized(training, "late accuracy")
+    assert of is not None
+    is_captioner = bool(training.record["config"].get("scenes"))
+    name, error = ("late_scene_accuracy", "late_scene_error") if is_captioner else ("late_accuracy", "late_test_error")
     spread = {f"{name}_sd": of.sd, f"{name}_low": of.interval.low, f"{name}_high": of.interval.high} if of.interval else {}
     return {name: of.mean, **spread, error: 1 - of.mean}
 

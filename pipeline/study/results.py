@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 
 from pipeline.measures import MEASURES
-from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, nearest
 from pipeline.study import tables
 from pipeline.study.git import commit_of, root_of
@@ -197,15 +196,7 @@ def summarized(training: Training, measure: str) -> Summary | None:
     values = MEASURES[measure].per_seed(training)
     if values is None or not np.isfinite(values).any():
         return None
-    return (of_shares if MEASURES[measure].of_value == "%" else summarize)(values[np.isfinite(values)])
-
-
-def of_shares(values: FloatArray) -> Summary:
-    """`summarize` of shares, whose interval ends at 0 and 1: Student's goes beyond where one seed lies far off."""
-    found = summarize(values)
-    if found.interval is None:
-        return found
-    return replace(found, interval=replace(found.interval, low=max(found.interval.low, 0.0), high=min(found.interval.high, 1.0)))
+    return summarize(values[np.isfinite(values)], share=MEASURES[measure].of_value == "%")
 
 
 def _seed_columns(training: Training) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Summary:
     interval: Interval | None
 
 
-def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Summary:
+def summarize(values: Sequence[float] | FloatArray, *, share: bool = False) -> Summary:
     """Mean, spread and Student's t interval of the mean: mean ± t(n - 1) sd / √n (Student 1908).
 
     Simulated, it covers its level on normal values whatever n is; on accuracies whose errors are skewed (lognormal, σ = 0.5) 95 %
@@ -48,7 +48,7 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
 
     Args:
         values: (n,) finite numbers, one per seed.
-        level: coverage of the interval, in (0, 1).
+        share: whether they lie in [0, 1], so that the interval ends there: Student's goes beyond where one seed lies far off.
 
     Raises:
         ValueError: no values, not one-dimensional, or not finite.
@@ -64,8 +64,8 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
         mean, sd = float(array.mean()), float(array.std(ddof=1))
     interval = None
     if n > 1:
-        half = float(student((1 + level) / 2, n - 1)) * sd / n**0.5
-        interval = Interval(mean - half, mean + half, level)
+        half = float(student((1 + LEVEL) / 2, n - 1)) * sd / n**0.5
+        interval = Interval(max(mean - half, 0.0), min(mean + half, 1.0)) if share else Interval(mean - half, mean + half)
     return Summary(n, mean, sd, float(array.min()), float(array.max()), interval)
 
 

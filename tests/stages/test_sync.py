@@ -17,6 +17,7 @@ from pipeline.stages.sync import _places, sync
 from pipeline.system.errors import UserError
 from pipeline.tracking.store import Store
 from pipeline.tracking.views import MAX_RUNS, STUDY, views_of
+from pipeline.training.records import EpochRow
 from tests.helpers import commit_all, git, rewrite, stored
 from tests.tracking.trainings import (
     EPOCHS,
@@ -87,7 +88,7 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
         directory = write_training(stored(project, variant), make_run(variant, f"000{number}" * 8) | known)
         if variant in ("sinusoidal", "no-position"):
             run = seeds.read_record(directory)
-            epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in seeds.epoch_rows(run)]
+            epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in map(EpochRow._make, run["epochs"])]
             rewrite(directory, epochs=epochs)
     sync()
     text = (ROOT / "docs/mlflow.md").read_text(encoding="utf-8")
@@ -121,7 +122,7 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
 def test_an_interval_of_a_share_ends_at_one(project: Path, uri: str) -> None:
     directory = write_training(stored(project, "base"), make_run())
     run = seeds.read_record(directory)
-    rows = [row._replace(test_accuracy={3: 1.0, 0: 0.99, 7: 0.9}[row.seed]) for row in seeds.epoch_rows(run)]
+    rows = [row._replace(test_accuracy={3: 1.0, 0: 0.99, 7: 0.9}[row.seed]) for row in map(EpochRow._make, run["epochs"])]
     rewrite(directory, epochs=rows)
     sync()
     store = Store(uri)

@@ -34,6 +34,7 @@ from pipeline.stages.resolve import prune
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.records import EpochRow
 from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
@@ -105,7 +106,7 @@ def here(directory: Path, watch: Callable[[pool.Message], None] = lambda message
 def outcome(directory: Path) -> tuple[list[list[str]], dict[str, str], dict[str, np.ndarray], dict[str, Any]]:
     """Everything that has to be equal: the table without its seconds, the digests of all weights, traces and first weights, the summary."""
     run = seeds.read_record(stored(directory, "tiny"))
-    table = [[repr(value) for value in row[:-1]] for row in seeds.epoch_rows(run)]
+    table = [[repr(value) for value in row[:-1]] for row in map(EpochRow._make, run["epochs"])]
     return table, run["outputs"]["weights"], load_file(stored(directory, "tiny")), run["metrics"]
 
 
@@ -149,7 +150,7 @@ def test_a_file_of_the_store(unbroken: Path) -> None:
     """All seeds' records and traces, and the first one's weights, which are ordinary weights of an ordinary module."""
     path = stored(unbroken, "tiny")
     run, parts = seeds.read_record(path), seeds.load(path, unbroken / FINISHED)
-    last = [row.test_accuracy for row in seeds.epoch_rows(run) if row.epoch == 6]
+    last = [row.test_accuracy for row in map(EpochRow._make, run["epochs"]) if row.epoch == 6]
     assert run["metrics"]["test_accuracy_mean"] == pytest.approx(np.mean(last))
     assert run["metrics"]["test_accuracy_sd"] == pytest.approx(np.std(last, ddof=1))
     assert run["metrics"]["n"] == len(last) == 3
