@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import cast
 
@@ -24,7 +25,6 @@ from docs.method.judge_rates import table, write_between
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
 from pipeline.study.claims import judge
-from pipeline.study.effects import look_orders
 from pipeline.study.training import Training
 from pipeline.system.errors import run_command
 from pipeline.system.files import replacing
@@ -163,6 +163,18 @@ def _claim(rule: str, bound: float) -> ClaimSettings:
         {"rule": rule, "measure": "late test error", "variant": "a", "reference": "b", "bound": bound}
     )
     return ClaimSettings(source="-", sentence="-", measured="-", margin="-", comparisons=(comparison,))
+
+
+def look_orders(looks: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Numbers of seeds of both sides, from the first look to the last: a side leads by one look at most, and it may be either.
+
+    Returns:
+        one list for each order. All have the same length, and at each step the same two numbers.
+    """
+    orders = [[(k, k) for k in looks[:1]]]
+    for before, k in pairwise(looks):
+        orders = [[*order, ahead, (k, k)] for order in orders for ahead in ((before, k), (k, before))]
+    return orders
 
 
 def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[list[str]]:
