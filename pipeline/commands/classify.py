@@ -16,7 +16,7 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.files import replacing
+from pipeline.system.files import write_bytes
 from pipeline.system.paths import FINISHED, TRAININGS
 
 PICTURE = Path("build/classify.png")
@@ -60,8 +60,7 @@ def main(argv: list[str]) -> None:
     grey = (picture if picture.ndim == 2 else picture.mean(0)) / 255
     maps = maps[:_SHOWN]
     content = png(rollouts(np.stack([grey] * len(maps)), [("attention rollout", maps)], [f"seed {one}" for one in chosen]))
-    with replacing(PICTURE) as temporary:
-        temporary.write_bytes(content)
+    write_bytes(PICTURE, content)
     print(f"\nWhere attention goes: {from_root(PICTURE)}")
 
 

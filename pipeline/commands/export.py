@@ -20,7 +20,7 @@ from pipeline.report import pages, text
 from pipeline.report.figures.base import pdf
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.files import replacing
+from pipeline.system.files import write_bytes
 
 FOLDER = Path("build/export")
 
@@ -46,8 +46,7 @@ def main(argv: list[str]) -> None:
         files |= {f"table-{number}.tex": latex.replace(text.MINUS, "$-$").replace(text.NBSP, "~").encode()}
     for file, content in files.items():
         path = FOLDER / name / file
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+        write_bytes(path, content)
         print(f"{from_root(path)}  {len(content) / 1e3:,.1f} kB")
 
 

@@ -41,7 +41,7 @@ from pipeline.study import Training, tables
 from pipeline.study.claims import measure_values
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
+from pipeline.system.files import DamagedError, read_sealed_json, sealed_json, write_bytes, write_json
 from pipeline.system.paths import ARRAYS, CHECKPOINTS
 from pipeline.system.provenance import training_code
 from pipeline.training.tasks import data_digest
@@ -332,8 +332,7 @@ def _write(found: dict[str, Any], asked: str, taken: Sequence[tuple[Look, int, f
     rate, estimate = found["proposal"] and 100 * error_of(found["proposal"]), functools.partial(_estimate, measure)
     page = text.page("judge.md.j2", found=found, asked=asked, taken=taken, picture=picture, measure=measure, error=rate, estimate=estimate)
     for path, content in ((PAGE.with_suffix(".png"), picture.png()), (PAGE, page)):
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+        write_bytes(path, content)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pipeline import params
 from pipeline.data.fetch import is_noted
 from pipeline.runner.pool import choose_processes
 from pipeline.system.errors import UserError, run_command
-from pipeline.system.files import replacing
+from pipeline.system.files import write_bytes
 from pipeline.system.processes import die_with_parent
 from pipeline.system.provenance import check_git
 
@@ -103,8 +103,7 @@ def _guarded(directory: Path, *, wait: bool = False) -> Iterator[None]:
             _put_back(copy, lock)
             print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.")
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
-        with replacing(copy) as temporary:
-            temporary.write_bytes(lock.read_bytes() if lock.exists() else b"")
+        write_bytes(copy, lock.read_bytes() if lock.exists() else b"")
         try:
             yield
         except BaseException:

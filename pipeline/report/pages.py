@@ -27,7 +27,7 @@ from pipeline.study.fixed import fixed
 from pipeline.study.ranking import ranking, select
 from pipeline.study.results import load_dataset, summarized
 from pipeline.study.statistics import LEVEL, summarize
-from pipeline.system.files import replacing
+from pipeline.system.files import write_bytes
 from pipeline.system.paths import ARRAYS
 from pipeline.system.provenance import ROOT
 from pipeline.timing.results import Timings, main_device
@@ -66,8 +66,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     files = {REPORTS / name: one.png(REPORTS / name) if isinstance(one, Picture) else one for name, one in made.items()}
     changed = [path for path, content in files.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
-        with replacing(path) as temporary:
-            temporary.write_bytes(files[path])
+        write_bytes(path, files[path])
     for pattern in OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()

@@ -22,7 +22,7 @@ from pipeline.runner import seeds
 from pipeline.runner.pool import Assignment, Handle, Job, Message, Task, choose_processes, messages
 from pipeline.runner.progress import group_name
 from pipeline.system.errors import UserError, first_line
-from pipeline.system.files import replacing
+from pipeline.system.files import write_bytes
 from pipeline.system.processes import die_with_parent
 from pipeline.system.provenance import PACKAGE, versions
 
@@ -116,8 +116,7 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, j
                     if message.kind == "gone":
                         waiting.appendleft(assignment)
                 for name, content in files.items():  # with their seals
-                    with replacing(job.folder / name) as temporary:
-                        temporary.write_bytes(content)
+                    write_bytes(job.folder / name, content)
                 if message.kind in ("epoch", "done"):
                     deaths.pop(group, None)
                 if message.kind == "done":

@@ -26,7 +26,7 @@ from safetensors.numpy import save as to_bytes
 from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings, recorded
 from pipeline.system.errors import UserError
-from pipeline.system.files import DamagedError, read_sealed, replacing, sealed_json, write_sealed
+from pipeline.system.files import DamagedError, read_sealed, sealed_json, write_bytes, write_sealed
 from pipeline.system.paths import FINISHED
 from pipeline.system.provenance import same_processor
 from pipeline.training.records import EpochRow
@@ -309,9 +309,8 @@ def write_record(path: Path, run: Mapping[str, Any], tensors: Mapping[str, np.nd
     traces = digest({name: value for name, value in tensors.items() if name in _TRACE})
     record = sealed_json({**run, "outputs": {**run["outputs"], "traces": traces}})
     content = json.dumps(record, separators=(",", ":"))
-    with replacing(path) as temporary:
-        # Its own function for files writes to one of its own names, which a kill would leave beside ours.
-        temporary.write_bytes(to_bytes({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"content": content}))
+    # Its own function for files writes to one of its own names, which a kill would leave beside ours.
+    write_bytes(path, to_bytes({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"content": content}))
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -34,9 +34,13 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def write_changed(path: Path, text: str) -> None:
@@ -55,8 +59,7 @@ class DamagedError(Exception):
 
 def write_sealed(path: Path, content: bytes) -> None:
     """Writes a file that ends with the sha256 of the bytes before it, so that any flipped bit is detected."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content + hashlib.sha256(content).digest())
+    write_bytes(path, content + hashlib.sha256(content).digest())
 
 
 def read_sealed(path: Path) -> bytes:
