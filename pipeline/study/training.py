@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.measures import NotMeasured, or_half
+from pipeline.measures import or_half
 from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
 from pipeline.system.errors import UserError
@@ -180,24 +180,11 @@ class Training:
         return self._arrays["predictions"], self._arrays["labels"]
 
     @property
-    def has_positions(self) -> bool:
-        """Whether the predictions' file is here, and holds the position vectors."""
-        return self._arrays is not None and "positions" in self._arrays
-
-    @property
-    def patch_positions(self) -> FloatArray:
-        """(seeds, grid^2, dim) float64, the class token's row left out; (seeds, 0, dim) where the variant adds none.
-
-        Raises:
-            NotMeasured: no evaluation stored them here.
-        """
+    def patch_positions(self) -> FloatArray | None:
+        """(seeds, grid^2, dim) float64, the class token's row left out; None where the variant adds none, or none are stored here."""
         model = self.settings.model
-        if not isinstance(model, ModelSettings):
-            return np.zeros((len(self.seeds), 0, 0))
-        if model.position == "none":
-            return np.zeros((len(self.seeds), 0, model.dim))
-        if self._arrays is None or "positions" not in self._arrays:
-            raise NotMeasured("its position vectors are not there: `dvc repro evaluate` writes them")
+        if self._arrays is None or "positions" not in self._arrays or not isinstance(model, ModelSettings):
+            return None
         return self._arrays["positions"][:, int(model.has_cls) :].astype(np.float64)
 
     @property

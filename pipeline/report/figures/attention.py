@@ -108,7 +108,7 @@ def position_similarity(material: Material) -> list[Picture]:
     """Cosine similarity of position vectors, patch by patch."""
     mosaics: list[Tile] = []
     for run in material.runs:
-        if run.grid < 2 or not run.has_positions or not (vectors := run.patch_positions).size or not np.isfinite(vectors).all():
+        if run.grid < 2 or (vectors := run.patch_positions) is None or not vectors.size or not np.isfinite(vectors).all():
             continue
         fixed = run.options["model.position"] != "learned"
         similarity = positions.cosine_similarity(vectors[:1] if fixed else vectors).round(4)  # the last bits are the processor's
