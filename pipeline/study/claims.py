@@ -73,7 +73,7 @@ class Why(Enum):
     SHORT = auto()
     ONE_EPOCH = auto()  # which does not show whether an effect has settled
     CHANCE = auto()  # no side's train loss left that of a guess
-    MOVED = auto()  # see `Finding.moved`
+    MOVED = auto()
 
 
 class Levels(NamedTuple):
@@ -98,8 +98,6 @@ class Finding:
             geometric where the effect is a ratio; else empty.
         needed: values of each side with which the interval would just lie on one side of the bound, if mean and spread stay as they
             are: n (half width / distance to the bound)²; None where it is decided, or where no number would.
-        moved: how far the effect moved from the fifth of the epochs before the last to the late ones, with its interval; a factor of a
-            ratio.
         may_be: "larger" or "smaller" where seeds of one side never reached what is measured, so that the effect is a bound; else empty.
         counted: by variant, the seeds that count.
         lacking: the variants that `why` speaks of.
@@ -117,7 +115,6 @@ class Finding:
     plain: tuple[float, Interval | None] | None = None
     means: tuple[float, ...] = ()
     needed: int | None = None
-    moved: tuple[float, Interval] | None = None
     may_be: str = ""
     counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
@@ -504,8 +501,7 @@ def _settled(finding: Finding, mean: float, sides: Mapping[str, Training], seeds
     low, high = _scaled(comparison, np.array((1 / QUARTER, QUARTER) if small else finding.region)).tolist()
     if (low < mean < high) == (low < mean + FIFTH * movement.mean < high):
         return finding
-    show = math.exp if is_ratio(comparison) else float
-    return replace(finding, verdict="not settled", needed=None, why=Why.MOVED, moved=(show(movement.mean), mapped(ends, show)))
+    return replace(finding, verdict="not settled", needed=None, why=Why.MOVED)
 
 
 def _bounded(finding: Finding, parts: tuple[FloatArray, ...], sides: Mapping[str, Training]) -> Finding:
