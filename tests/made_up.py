@@ -1,7 +1,5 @@
 """A made-up study, as the stages before the report leave it, and how the pages of a report are read."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """What the Makefile passes on to commands, in a checkout whose path has a space and a letter that is not ASCII."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`docs/on_a_gpu.py`: new seeds without DVC and MLflow, and what a study makes of them."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tarfile

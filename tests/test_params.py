@@ -1,7 +1,5 @@
 """params.yaml and claims.yaml: what a variant is, what a change reaches, and that what cannot be is refused by its key."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import hashlib

@@ -1,7 +1,5 @@
 """README.md says what the repository holds."""
 
-from __future__ import annotations
-
 import re
 
 from pipeline.params import Params

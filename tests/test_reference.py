@@ -1,7 +1,5 @@
 """`reference.py` and the package are one network, trained in one way."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

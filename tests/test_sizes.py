@@ -1,7 +1,5 @@
 """The house stays small. A limit is raised in a commit that says why, and falls with what goes; beside it stands the aim."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterable

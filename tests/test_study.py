@@ -3,8 +3,6 @@
 A changed sentence or number of a report shows as a difference of `reports/` in the same commit, which is where it is read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The workflows on GitHub: what runs a pull request's code can write nothing, and an action is one commit of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

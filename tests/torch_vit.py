@@ -1,7 +1,5 @@
 """The fused kernel's face, computed by torch: an independent source, and a stand-in where no GPU is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

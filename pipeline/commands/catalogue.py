@@ -6,8 +6,6 @@ lists the variants with their difference to the base or to the variant they star
 experiments.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 python -m pipeline.commands.classify --image=digit.png
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Everything is read from the text files that a study commits (or from MLflow); nothing is checked out and nothing trained.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -3,8 +3,6 @@
 python -m pipeline.commands.export --experiment=positions
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re

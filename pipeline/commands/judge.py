@@ -6,8 +6,6 @@
 It trains what is missing of both sides, look by look (6, 10, 20, 50 and 100 seeds a side), and ends at the first look that decides.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -5,8 +5,6 @@
 Times come from earlier trainings on this kind of processor.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python -m pipeline.commands.pretrained --variant=base
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

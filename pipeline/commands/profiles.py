@@ -5,8 +5,6 @@
 lays profiles/NAME.yaml over params.yaml and claims.yaml and runs the result in build/NAME.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -5,8 +5,6 @@
 After a kill the same command goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

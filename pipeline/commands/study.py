@@ -5,8 +5,6 @@
 What belongs to the study of this repository stays here: results, weights, captions, the pages beside the thesis, profiles, benchmarks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -6,8 +6,6 @@ DVC runs one stage after another, and a stage trains one variant. Here a free pr
 variant. Finished seeds go to .checkpoints/seeds, where the train stages look for them.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 from pathlib import Path

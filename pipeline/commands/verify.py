@@ -7,8 +7,6 @@ has the digest of its weights, again. Nothing that is committed changes. Exit st
 nothing to verify, or the files are not there to make tables and pages of.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io

@@ -1,7 +1,5 @@
 """A commit's own code at work: a git worktree in which its train stage trains a variant into this folder's finished seeds."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Of data of one's own it writes down what is there.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Data of one's own: a folder of images, and a file of arrays. What they give is checked as every reader's (`datasets.prepare`)."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -4,8 +4,6 @@ Attention weights are arrays (block, image, head, query token, key); a row sums 
 token, come last on the key axis. The class token, if there is one, is token 0; patches follow row by row.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Captions of the test scenes, by greedy and by beam search, and the decoder's attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classifiers tested on the test images as they are, shifted and scaled, and the probes of their attention and gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast

@@ -4,8 +4,6 @@ A seed whose weights, settings, data, probes and code are the same keeps what it
 are not here keep it, too, if the first seed, which is tested anew, gives the same as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

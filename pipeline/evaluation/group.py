@@ -1,7 +1,5 @@
 """A group of seeds whose weights are measured, and what was measured of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

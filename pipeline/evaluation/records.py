@@ -1,7 +1,5 @@
 """The stored evaluations of variants with their inputs: which of them are up to date, and how they are read and written."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -4,8 +4,6 @@ In a plain recurrent network every step back multiplies the gradient by the recu
 grows geometrically. Along an LSTM's cell state it is multiplied by the forget gate only (Hochreiter and Schmidhuber 1997).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

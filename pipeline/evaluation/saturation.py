@@ -4,8 +4,6 @@ Where one key has nearly all the weight, the slope of softmax is nearly 0 (Vaswa
 and the gradient g at them, the gradient at the scores is p (g - p g).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -3,8 +3,6 @@
 A new measure is one entry. params.yaml, claims, tables and figures find it here by its name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

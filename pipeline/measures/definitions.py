@@ -1,7 +1,5 @@
 """What training and evaluation share with the measures: shifts, sizes, lengths, beam width, first steps, and when one has diverged."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

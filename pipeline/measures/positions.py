@@ -1,7 +1,5 @@
 """How alike the position vectors of two patches are."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import stats
 

@@ -3,8 +3,6 @@
 So a spike between two recorded steps is not seen, and a window of recorded steps is ten times as long after the 500th.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 

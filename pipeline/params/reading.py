@@ -1,7 +1,5 @@
 """YAML files as plain values, and what is wrong with them as one sentence."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

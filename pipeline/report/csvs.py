@@ -1,7 +1,5 @@
 """`reports/claims.csv` and `reports/curves.csv`: small tables, which pandas opens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any

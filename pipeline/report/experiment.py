@@ -1,7 +1,5 @@
 """The page of one experiment. Its tables are columns, a set for each kind of task; the template has all words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The page that says what one run, or the best of several, would have reported of each network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

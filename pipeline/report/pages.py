@@ -1,7 +1,5 @@
 """All pages of `reports/`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

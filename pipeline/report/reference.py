@@ -1,7 +1,5 @@
 """docs/reference.md: all measures, figures and options. `python -m pipeline.report.reference` writes it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

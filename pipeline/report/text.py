@@ -1,7 +1,5 @@
 """Numbers, settings, findings and verdicts as Markdown: accuracies in %, their differences in points, losses in nats."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """The timing page: the measurements of the timing stage, and the claims about time."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -4,8 +4,6 @@ The calling process only coordinates, so neither MLflow nor a terminal can hold 
 by pipe. A worker ends with its parent. When a worker dies, the caller decides whether the others go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import functools

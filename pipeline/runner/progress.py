@@ -1,7 +1,5 @@
 """What trainings print while they run: a line for each epoch, with the time that is left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A node has the locked packages and nothing else: code travels as Ray's runtime e
 calling process is the only one that writes to the store, so the cluster needs no shared disk, and may lose any other node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

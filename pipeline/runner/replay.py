@@ -8,8 +8,6 @@ On the kind of processor that trained, everything has to be equal to the last bi
 have to be equal to the last bit (the learning rates in float32, if a GPU is on one side), and the rest up to rounding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One thin module per DVC stage; and `sync`, with which the report stage completes the MLflow store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

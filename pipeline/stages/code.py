@@ -3,8 +3,6 @@
 DVC compares files byte by byte. What these files hold changes only when the code means something else.
 """
 
-from __future__ import annotations
-
 from pipeline.system.errors import run_command
 from pipeline.system.files import write_text
 from pipeline.system.paths import CODE_HASHES

@@ -4,8 +4,6 @@ One stage for all variants. It keeps what it has while all that decides it is th
 says what that was.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from pipeline.evaluation.evaluate import evaluate

@@ -1,7 +1,5 @@
 """Stage `fetch`: the data set's verified archives into data/raw, or a list of one's own files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline import params

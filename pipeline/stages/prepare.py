@@ -1,7 +1,5 @@
 """Stage `prepare`: data/raw into data/arrays, and a picture of its first images to reports/data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

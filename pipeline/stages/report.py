@@ -1,7 +1,5 @@
 """DVC stage `report`: the pages of reports/ with their figures; then what the MLflow store lacks."""
 
-from __future__ import annotations
-
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.stages import settled

@@ -1,7 +1,5 @@
 """DVC stage `resolve`: one settings file a variant, so that a change of params.yaml retrains only what it touches."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

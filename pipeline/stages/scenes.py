@@ -1,7 +1,5 @@
 """Stage `scenes`: captioning's scenes from data/arrays into data/scenes."""
 
-from __future__ import annotations
-
 from pipeline import params
 from pipeline.captioning.scenes import SCENES, SPLITS, draw, write
 from pipeline.data.datasets import load

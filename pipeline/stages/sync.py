@@ -3,8 +3,6 @@
 `make sync` is `python -m pipeline.stages.sync` in the folder that holds store/; the report stage calls `sync`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

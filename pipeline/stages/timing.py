@@ -1,7 +1,5 @@
 """DVC stage `timing`: times the networks of claims about speed, interleaved, into timing/cpu.json or a GPU's timing/cuda.json."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import time

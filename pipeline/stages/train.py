@@ -1,7 +1,5 @@
 """DVC stage `train@VARIANT`: a variant's seeds, from initial weights to its file in store/trainings; see `pipeline.runner.train`."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

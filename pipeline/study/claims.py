@@ -11,8 +11,6 @@ The unit of trainings is the seed, that of timings the round; recorded times of 
 operations is exact and has no interval. Nothing is said in words here: `pipeline.report` makes sentences of a finding's fields.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

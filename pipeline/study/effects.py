@@ -9,8 +9,6 @@ Seeds are added in looks that are declared beforehand. All looks share one level
 5 % of cases (Pocock 1977).
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

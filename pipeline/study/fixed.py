@@ -4,8 +4,6 @@ A seed keeps the digests of the claims that spoke of its variant when it began t
 first seed: for them `fixed.csv` has the commits at which a claim stood, which `docs/method/fixed_claims.py` takes from git's history.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Mapping
 from functools import cache

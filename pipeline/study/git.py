@@ -1,7 +1,5 @@
 """Commits by their names, from git's own store. Nothing is checked out or written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.params import nearest

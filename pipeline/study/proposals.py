@@ -5,8 +5,6 @@ geometric means where the measure's effects are ratios, else a difference, its i
 which all of them together err in at most 5 % of cases. `docs/method/judge_rates.py` counts how often that comes out on real trainings.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

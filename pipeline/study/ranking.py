@@ -4,8 +4,6 @@ Selection is to take the best epoch or seed by the test images in place of the m
 al. 2021, "Accounting for variance in machine learning benchmarks".
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@
 The stages write the files, and everything that shows results reads them here and nowhere else.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@ The seed is the unit: one value per training run. Intervals over seeds speak of 
 of verdicts are in `effects`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ An empty cell is a value that is not known; a NaN is one that is. A cell that is
 what older ones lack is absent.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One trained variant, whatever its results are read from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The environment variables of this process and of all that it starts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The exception for faults that a user can fix, and how commands report them."""
 
-from __future__ import annotations
-
 import errno
 import io
 import sys

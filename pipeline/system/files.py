@@ -1,7 +1,5 @@
 """Files that are written atomically, their digests, and files that contain their own digest."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Where a study keeps its files, and how those of a folder or of a commit are read."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from pipeline.system.provenance import git

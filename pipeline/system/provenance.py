@@ -1,7 +1,5 @@
 """The origin of a result: commit, code, device, versions."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

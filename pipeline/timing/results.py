@@ -7,8 +7,6 @@ subject is one of `timing.subjects` or a token count), "tokens" (of decoding the
 used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Curves in MLflow while a training runs: a daemon thread that may fail without harm, because `record` writes what is finished anew."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

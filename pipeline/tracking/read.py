@@ -1,7 +1,5 @@
 """Trainings read back from an MLflow store: the parent of a whole one keeps its record and its evaluation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path

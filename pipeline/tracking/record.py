@@ -4,8 +4,6 @@ A training is one parent run with a nested run per seed. The parent is FINISHED 
 that was logged, so a second call adds nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence

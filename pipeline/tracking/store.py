@@ -3,8 +3,6 @@
 A SQLite store is a cache of the trainings in store/. No code repairs it: `rm mlflow.db && make sync` makes it anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

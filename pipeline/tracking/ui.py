@@ -1,7 +1,5 @@
 """MLflow's pages on the store of the working directory, with links to the study's views (`make ui`)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -4,8 +4,6 @@ MLflow 3 keeps a named view as a tag of the experiment. Its page offers the view
 address. A view holds filter, order, columns and charts as the page itself writes them (the fields of the page's `ExperimentPageUIState`).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

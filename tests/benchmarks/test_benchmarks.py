@@ -1,7 +1,5 @@
 """The peers are the networks that they should be, timings are counted and scaled, and pages say what was measured."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

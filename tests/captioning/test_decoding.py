@@ -1,7 +1,5 @@
 """Greedy and beam search against the full forward pass and exhaustive search."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

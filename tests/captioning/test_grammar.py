@@ -1,7 +1,5 @@
 """What captions say, and that nothing else is taken for one."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

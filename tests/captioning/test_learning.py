@@ -1,7 +1,5 @@
 """Captioning in the engine: what a step learns from, what a test counts, and that a training can be repeated to the last bit."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

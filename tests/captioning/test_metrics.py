@@ -1,7 +1,5 @@
 """Metrics of captions: against pycocoevalcap's and sacrebleu's numbers, and numbers worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

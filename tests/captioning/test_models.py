@@ -1,7 +1,5 @@
 """The captioning models against torch's own layers, formulas written out, and each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

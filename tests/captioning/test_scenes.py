@@ -1,7 +1,5 @@
 """Scenes: how they are drawn, what they look like, and what becomes of their files."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import combinations
 from pathlib import Path

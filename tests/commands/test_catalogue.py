@@ -1,7 +1,5 @@
 """The catalogue: every variant is there in full, and what is probably not meant is said."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

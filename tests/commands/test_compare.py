@@ -1,7 +1,5 @@
 """`make compare`: against scipy, on studies in real git repositories; and the same numbers from MLflow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

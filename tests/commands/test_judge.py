@@ -1,7 +1,5 @@
 """`make judge`: its exit status is its answer, beside a variant or a commit; killed it goes on; docs/agents.md runs as printed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

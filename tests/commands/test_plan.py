@@ -1,7 +1,5 @@
 """The plan: what `dvc repro` would do is told from real finished seeds, its time from real records, and nothing is changed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

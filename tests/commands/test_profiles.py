@@ -1,7 +1,5 @@
 """Profiles: overlays on the study's settings, and a nested repository that leaves the root alone."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

@@ -3,8 +3,6 @@
 What params.yaml may hold is told in tests/test_params.py, what `make compare` takes in test_compare.py.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """`make repro`'s command: what it refuses, and that it goes on after kill -9 and Ctrl-C, with the real DVC."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

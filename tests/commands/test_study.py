@@ -1,7 +1,5 @@
 """A study of one's own: a repository that runs, and the page docs/own_study.md, whose every block is written into it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

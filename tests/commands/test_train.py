@@ -1,7 +1,5 @@
 """`make train`: all variants at once, in this process, with a worker's own functions; what cannot be finished stops nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

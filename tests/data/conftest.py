@@ -1,7 +1,5 @@
 """Loopback mirrors with real faults, and archives to fetch: the real MNIST where MNIST_MIRROR names it, else synthetic ones."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Data of one's own, and CIFAR-10: what the files have is what networks get, and what does not fit is refused in one sentence."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

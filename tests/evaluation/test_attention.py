@@ -1,7 +1,5 @@
 """Attention's measures, its saturation and its gradients against loops, autograd, and what is worked out by hand."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What a variant's results are held against, and what is said of all its seeds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

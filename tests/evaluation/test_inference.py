@@ -1,7 +1,5 @@
 """What is measured of a group's weights, by other ways of computing it."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which evaluations hold, and what is left of those that do not; on files that were made up."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Gradients at what is carried from row to row are those of torch's own layers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`FusedVit` on the CPU: the same fused_vit.cu, compiled by g++, with a fiber for each CUDA thread."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """Dropout by counter: masks of the right share that key, call and element give; in one pass the bits of torch's operations."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

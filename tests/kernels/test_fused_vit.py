@@ -1,7 +1,5 @@
 """The fused kernel beside the project's own model in float64: on the CPU by the emulator and, marked cuda, on a GPU."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

@@ -1,7 +1,5 @@
 """The fused attention kernels against the definition in float64, and as PyTorch operators."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

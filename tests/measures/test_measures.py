@@ -1,7 +1,5 @@
 """Measures of curves, traces, position vectors and learning curves, worked out by hand or by scipy."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

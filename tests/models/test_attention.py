@@ -1,7 +1,5 @@
 """Attention on the kernel that is named, which records and pages repeat."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

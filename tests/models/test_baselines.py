@@ -1,7 +1,5 @@
 """The other networks: their size, their formulas written out, and equal results from equal seeds."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

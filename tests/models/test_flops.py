@@ -1,7 +1,5 @@
 """The count from shapes against torch's counter, which watches a forward pass, and against numbers worked out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

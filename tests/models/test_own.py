@@ -1,7 +1,5 @@
 """A model of one's own: its options, what the engine does with parameters that it does not train, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys

@@ -1,7 +1,5 @@
 """Standardised pixels: numpy's mean and deviation, in every model, alone and in a stack, in training, in a test and in the probes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Position tables against the formula worked out entry by entry and by hand, and against timm."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

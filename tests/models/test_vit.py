@@ -1,7 +1,5 @@
 """The vision transformer: every option against the network written out in torch's functions; captioning has its blocks as torch's own."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures by what they draw: the data in their axes, letters that can be read, and pictures that are kept while nothing changes."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The committed pages against the committed tables, by scipy and by hand; `tests/test_study.py` has today's code make these pages."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The numbers of pages and tables against scipy, pandas and the files of the timing stage."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Which device computes, and what happens to a worker that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Tests that need Ray run where requirements-cluster.lock is installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools

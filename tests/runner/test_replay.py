@@ -1,7 +1,5 @@
 """Replay: changes of the code that must be caught, and changes that must not cost a training."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

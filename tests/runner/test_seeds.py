@@ -1,7 +1,5 @@
 """Seeds on disk: finished ones kept one by one and found by their key; checkpoints whole or not at all, bitwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A study of captioners from params.yaml to its tables, by DVC; and what `make caption` says of it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

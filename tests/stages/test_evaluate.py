@@ -1,7 +1,5 @@
 """The evaluate stage: it trusts weights only after it has checked them, and does again only what has changed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """The report stage on files as the earlier stages leave them: what is missing, changed or damaged."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

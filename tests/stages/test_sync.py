@@ -1,7 +1,5 @@
 """A store from the files in store/: which are logged, what they belong to, and what the views show of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

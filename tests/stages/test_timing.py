@@ -1,7 +1,5 @@
 """The timing stage as DVC starts it, on scikit-learn's digits; and the report that reads what it left."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

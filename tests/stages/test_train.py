@@ -3,8 +3,6 @@
 What processes are needed for runs in processes of its own; all else in this one, where `here` saves the seconds that each takes to start.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import os

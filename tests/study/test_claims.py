@@ -1,7 +1,5 @@
 """Verdicts on made-up runs whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

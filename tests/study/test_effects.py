@@ -1,7 +1,5 @@
 """Effects and their intervals against independent computations: scipy's own tests, enumeration, simulation of a random walk."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Claims that were fixed before their seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading commits: whatever names, bytes and clones there are, and without a trace."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a change is better: answers on made-up seeds, beside scipy's Welch, and the levels of looks and of series."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Which parts matter, what choosing by the test images adds, and how often few runs err: by hand, by counting, beside scipy."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The counted rates that the method page and that of `make judge` show are those of today's rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

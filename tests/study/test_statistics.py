@@ -1,7 +1,5 @@
 """Every statistic against an independent computation: scipy's own routines, enumeration by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The tables hold a study to the last bit."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

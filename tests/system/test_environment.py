@@ -1,7 +1,5 @@
 """What other projects set reaches no program of this one, and any output will do."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import pwd

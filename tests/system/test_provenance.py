@@ -1,7 +1,5 @@
 """What a run says of its code and machine."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

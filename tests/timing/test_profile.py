@@ -1,7 +1,5 @@
 """Operators go to the part that called them, and kept bytes are counted once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace

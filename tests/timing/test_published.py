@@ -1,7 +1,5 @@
 """The loops of the thesis and of the implementation that it started from compute the same networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

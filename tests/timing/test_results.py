@@ -1,7 +1,5 @@
 """Reading and judging what the timing stage left, on made-up timings whose truth is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

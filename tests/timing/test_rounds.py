@@ -1,7 +1,5 @@
 """What is timed, in which rounds and order, what is disturbed, and the fit of a power law."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is timed computes what it should, in rounds; `tests/stages` has them run whole. No test asserts a speed."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import threading

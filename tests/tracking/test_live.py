@@ -1,7 +1,5 @@
 """Curves beside a training: they harm nothing, and what they leave is written anew once the training is finished."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLflow's store: a training is in it whole, once and nowhere else, whatever is killed, gone, deleted or brought back; its faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

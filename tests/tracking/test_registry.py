@@ -1,7 +1,5 @@
 """The baseline's network in the model registry: registered once, without a pickle, loaded as people do it."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trainings as the stages leave them, and what an MLflow store has to hold of them."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

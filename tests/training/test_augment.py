@@ -1,7 +1,5 @@
 """Augmentation: scipy's affine map for known draws, and random numbers that know nothing but key, step and place."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

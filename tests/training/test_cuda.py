@@ -1,7 +1,5 @@
 """The engine on a GPU: against the CPU, graphs against single operations, resumes, and what a step holds in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

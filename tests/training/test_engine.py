@@ -1,7 +1,5 @@
 """The engine against a plain training loop in torch, stacks against single seeds, and bitwise repeats."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

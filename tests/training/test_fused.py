@@ -3,8 +3,6 @@
 The kernel is computed by torch's autograd here, which is an independent source, and at the end by the emulator.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

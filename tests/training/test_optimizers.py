@@ -1,7 +1,5 @@
 """Optimisers against torch.optim, stacks against single models, and what a captured step must not do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Schedules against their published formulas, torch's own, and what every one of them has to be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stack of models against its models one by one, and the seeds that they start from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

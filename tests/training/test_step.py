@@ -1,7 +1,5 @@
 """Steps with static inputs: what a rehearsal and a failure leave behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Where trained networks attend, and how alike the position vectors of their patches are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

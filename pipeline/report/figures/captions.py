@@ -1,7 +1,5 @@
 """Captions of the first test scenes, and where the decoder looks for each word."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning curves, and lines against arithmetic, training images, shifts and sizes of the test images, and the first steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

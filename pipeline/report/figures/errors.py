@@ -1,7 +1,5 @@
 """What is taken for what: confusion matrices, and the test images that most seeds answer wrongly."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

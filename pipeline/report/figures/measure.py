@@ -1,7 +1,5 @@
 """The experiment's own measure seed by seed, and all parts of the network by what they are worth."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

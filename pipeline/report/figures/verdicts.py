@@ -1,7 +1,5 @@
 """A figure of all verdicts: the deciding effect of each claim in units of its margin."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence
