@@ -178,7 +178,8 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         said = f"{change.name} is the same as {against.name}: {last.n} seeds a side are equal to the last bit, in every epoch."
         return said + replayed * bool(against.tree)
     measure = MEASURES[name]
-    verb = {"the same": "is the same as", UNDECIDED: "against", "larger": "lies above", "smaller": "lies below"}.get(last.answer, f"is {last.answer} than")
+    verbs = {"the same": "is the same as", UNDECIDED: "against", "larger": "lies above", "smaller": "lies below"}
+    verb = verbs.get(last.answer, f"is {last.answer} than")
     within = f"{text.digits(100 * margin)} %" if measure.ratio else f"{text.value(measure, margin)} {measure.of_difference}"
     effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
     said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"

@@ -58,6 +58,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = (), *, wait: bool = Fa
         if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew
             with _guarded(directory):
                 stages = [f"train@{variant}" for variant in settings.variants]
+                run(directory, "dvc repro", "dvc", "repro", "resolve")  # a variant that trains nothing has no settings file yet
                 run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
     with _guarded(directory, wait=wait):
         run(directory, "dvc repro", "dvc", "repro", *arguments)
@@ -71,7 +72,7 @@ def check_place(directory: Path = Path()) -> None:
 
 def own_data_changed(settings: params.Params, directory: Path = Path()) -> bool:
     """Whether data of one's own, which lie elsewhere, are no longer those that were read. Raises UserError where there are none."""
-    own = settings.data.model_copy(update={"path": str(directory / (settings.data.path or ""))})
+    own = settings.data.model_copy(update={"path": str(directory / Path(settings.data.path or "").expanduser())})
     return own.source.shape is None and not is_noted(own, directory / "data" / "raw")
 
 

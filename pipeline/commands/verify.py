@@ -30,7 +30,7 @@ from pipeline.runner.train import Entry, plan, train
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.paths import ARRAYS, PREDICTIONS, TABLES, TRAININGS
-from pipeline.system.provenance import device_name, same_processor, training_code
+from pipeline.system.provenance import EVALUATION_CODE, code_hash, device_name, same_processor, training_code
 from pipeline.training.tasks import data_digest
 
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
@@ -91,6 +91,7 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
     from pipeline.runner.replay import test_difference
 
     device, stored, said, tasks = pool.choose_device(), dict[str, Finished](), dict[str, str](), []
+    code = code_hash(EVALUATION_CODE)
     for variant, seed in chosen.items():
         try:
             stored[variant] = _stored(params, records, variant, seed)
@@ -107,9 +108,15 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
         else:
             same = test_difference(part, float(found.losses[0]), float(found.accuracies[0]), found.num_tests, exact=True) is None
             said[task.variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
-            _, kept = records.stored(task.variant) or (None, {})
-            own = {name: kept[name][kept["seeds"] == part.seed] for name in found.arrays.keys() & kept.keys()}
-            if unlike := [name for name, value in own.items() if not alike(found.arrays[name], value, exact=same)]:
+            evaluation, kept = records.stored(task.variant) or (None, {})
+            if evaluation is None or evaluation.inputs["code"] != code:
+                file = f"{PREDICTIONS}/{task.variant}.npz"
+                said[task.variant] = f"not verified: {file} is missing, damaged or of other code; `dvc repro evaluate` writes it anew"
+                continue
+            new, kept = found.arrays | found.columns, kept | {name: np.array(one) for name, one in evaluation.columns.items()}
+            same &= same_processor(evaluation.inputs.get("device") or "", device_name(device))
+            own = {name: kept[name][kept["seeds"] == part.seed] for name in new.keys() & kept.keys()}
+            if unlike := [name for name, value in own.items() if not alike(new[name], value, exact=same)]:
                 said[task.variant] = f"not verified: {PREDICTIONS}/{task.variant}.npz has other {unlike[0]} than the weights give"
     for variant in chosen:
         print(f"{variant}  {said[variant]}")
@@ -198,7 +205,8 @@ def remade(params: Params) -> list[str]:
         rounded = [path for path in unequal if path.suffix == ".png" and same_picture(stored[path], made[path])]
         other = [str(path) for path in unequal if path not in rounded]
         other += [f"{path}, which this code does not make" for path in stale if what == "pages"]
-        differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro {stage}` writes them anew"
+        differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}"
+        differ += f"; `dvc repro --force --single-item {stage}` writes them anew"
         same = f"{len(made)} files  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
         print(f"{what}  {differ if other else same}")
         faulty += [f"the {what}"] * bool(other)

@@ -1,6 +1,7 @@
 """A commit's own code at work: a git worktree in which its train stage trains a variant into this folder's finished seeds."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pipeline.study.git import commit_of, root_of
 from pipeline.system.errors import UserError
 from pipeline.system.files import write_text
 from pipeline.system.paths import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED, PRETRAINED
-from pipeline.system.provenance import code_hash, code_of, git
+from pipeline.system.provenance import git
 
 _LOCK = "requirements.lock"
 _LEFT_OUT = ("benchmarks", "docs", "reports", "store", "tables", "tests", "timing")  # which training does without
@@ -44,7 +45,12 @@ class Worktree:
 
     def code(self, task: str) -> str:
         """The hash of its code that trains."""
-        return code_hash(code_of(task), self.top / "pipeline")
+        asked = f"from pipeline.system.provenance import training_code; print(training_code({task!r}))"  # by its own list of files
+        own = os.environ | {"PYTHONPATH": str(self.top.resolve())}
+        done = subprocess.run([str(self.python.absolute()), "-c", asked], cwd=self.folder, env=own, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"{self.name} does not say which code trains: name a later commit.")
+        return done.stdout.strip()
 
     def train(self, variant: str, seeds: Sequence[int]) -> None:
         """Has its code finish these seeds, or replay them. Raises UserError (status 1) where that fails, after the lines that say why."""
@@ -70,9 +76,10 @@ def checked_out(revision: str) -> Worktree:
     root = root_of(here)
     commit = commit_of(root, revision)
     top = root / CHECKPOINTS / "commits" / commit[:10]
-    if not (top / "ready").exists():  # or a kill came between
+    ready, place = top / "ready", str(top.resolve())
+    if not ready.exists() or ready.read_text(encoding="utf-8") != place:  # a kill came between, or the checkout was moved or copied
+        shutil.rmtree(top, ignore_errors=True)
         for words in (
-            ("worktree", "remove", "--force", "--force", str(top)),  # fails where there is none
             ("worktree", "prune"),
             ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit),
         ):
@@ -82,7 +89,7 @@ def checked_out(revision: str) -> Worktree:
             done = git("checkout", "--quiet", "--detach", commit, cwd=top, text=True)
         if done.returncode:
             raise UserError(f"git could not check {commit[:10]} out in {top}: {done.stderr.strip()}", status=1)
-        write_text(top / "ready", "")
+        write_text(ready, place)
     python = Path(sys.executable)
     lock, own = root / _LOCK, top / _LOCK
     if own.exists() and lock.exists() and own.read_bytes() != lock.read_bytes():

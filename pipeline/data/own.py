@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -37,9 +38,15 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
     """
     parts, classes = _parts(checksums)
     depth = len(parts) - 1
-    if not depth and "train" in classes and any(name.startswith("train/") and name.count("/") > 1 for name in checksums):
-        others = ", ".join(name for name in classes if name != "train")
-        raise UserError(f"data.path: beside {folder}/train lies {others or 'no folder of the test'}; leave one, called test, or none.")
+    nested = sorted({name.split("/")[0] for name in checksums if name.count("/") > 1})
+    if not depth and (train := next((top for top in nested if top.lower().startswith("train")), None)):
+        others = ", ".join(name for name in classes if name != train)
+        raise UserError(
+            f"data.path: beside {folder}/{train} lies {others or 'no folder of the test'}; leave one of each, called train and test, or the"
+            " folders of the classes alone."
+        )
+    if loose := [name for name in checksums if name.count("/") <= depth]:
+        raise UserError(f"{folder / loose[0]} lies in no class's folder: take it out.")
     if len(classes) != data.shape.classes:
         raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
     kind = np.min_scalar_type(len(classes) - 1)
@@ -100,7 +107,7 @@ def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dic
     try:
         with np.load(io.BytesIO(verified(folder / name, checksums[name])), allow_pickle=False) as file:
             there = dict(file)
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{folder / name} cannot be read ({error}): write it with numpy.savez, without objects.") from None
     change: dict[str, Callable[[Array, DataSettings], Array]] = {"images": _images, "labels": _labels}
     return {name: change[name.split("_")[1]](array, data) if name in ARRAYS else array for name, array in there.items()}

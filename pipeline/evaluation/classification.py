@@ -84,7 +84,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         some = dataset.test_images[: saturation.NUM_IMAGES], dataset.test_labels[: saturation.NUM_IMAGES]
         for end, modules in _ends(task, dataset, make_stack, device).items():
             add((saturation.measure(module, model, *some) for module in modules), end)
-    if (position := stack.position()) is not None and ("positions" in task.probes or model.position != "learned"):
+    own = isinstance(model, ModelSettings) and ("positions" in task.probes or model.position != "learned")
+    if own and (position := stack.position()) is not None:
         arrays["positions"] = position.cpu().numpy()
     if "positions" in task.probes and not model.dim % 4 and not task.settings.train.pretrained:  # a table of two dimensions takes fours
         columns |= position_columns(model, task.seeds, arrays["positions"].astype(np.float64))

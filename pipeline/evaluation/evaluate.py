@@ -120,7 +120,7 @@ def _divided(records: Records, name: str, settings: VariantSettings, inputs: Map
             gone = [seed for seed in gone if seed not in same]
     first = str(settings.train.seeds[0])
     if first not in tested and arrays and arrays["seeds"][0] != int(first):  # what is stored only once is of another seed
-        (tested if here[first] else gone).insert(0, first)
+        tested.insert(0, first)
     if gone:
         back = f"`git checkout store/predictions/{name}.npz` brings back what git has of it, else " * (not arrays)
         raise UserError(

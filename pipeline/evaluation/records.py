@@ -2,10 +2,9 @@
 
 import io
 import json
-import shutil
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from pipeline.measures import PROBES
 from pipeline.params import Params
 from pipeline.runner import seeds
-from pipeline.system.files import replacing, write_changed
+from pipeline.system.files import replacing, write_bytes, write_changed
 from pipeline.system.paths import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
 from pipeline.system.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.training.tasks import data_digest
@@ -83,19 +82,22 @@ class Records:
             others = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
             for variant in lacking:
                 if path := others.get(json.dumps(wanted[variant]["weights"])):
-                    shutil.copyfile(path, self._path(variant))
+                    write_bytes(self._path(variant), path.read_bytes())
         found = {variant: self.read(variant) for variant in wanted}
         kept = [name for name, one in found.items() if one and one.is_of(wanted[name]) and one.has_seeds_of(wanted[name]["weights"])]
         return kept, [variant for variant in wanted if variant not in kept]
 
-    def prune(self, wanted: Collection[str]) -> None:
-        """Removes all but the evaluations of these variants, so that the folder does not depend on earlier params.yaml or on kills.
+    def prune(self, params: Params) -> None:
+        """Removes all but the evaluations of the variants, so that the folder does not depend on earlier params.yaml or on kills.
 
-        A stale one stays until it is replaced: its seeds may be needed. What shows it compares its weights with the training's.
+        A stale one stays until it is replaced: its seeds may be needed. What shows it compares its weights with the training's. So does
+        one of the settings of a variant without a training, which may be that variant under another name.
         """
         self.predictions.mkdir(parents=True, exist_ok=True)
+        waiting = {params.resolve(name).training_hash for name in params.variants if not self.training(name).exists()}
         for path in self.predictions.iterdir():
-            if path.name not in {f"{variant}.npz" for variant in wanted}:
+            other = path.name not in {f"{variant}.npz" for variant in params.variants}
+            if other and not ((one := self.read(path.stem)) and one.inputs.get("config") in waiting):
                 path.unlink()
 
     def write(self, variant: str, arrays: Mapping[str, np.ndarray], evaluation: Evaluation) -> None:

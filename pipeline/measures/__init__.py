@@ -99,7 +99,7 @@ def _evaluated(*columns: str) -> Callable[[Trained], FloatArray]:
     def values(training: Trained) -> FloatArray:
         found = training.evaluation or {}
         if not {*columns} <= found.keys():
-            raise NotMeasured("it was not evaluated")
+            raise NotMeasured("it was not evaluated, or has no such value")
         return np.stack([found[column] for column in columns], axis=1).mean(axis=1) if columns[1:] else found[columns[0]]
 
     return values

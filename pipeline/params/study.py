@@ -79,12 +79,14 @@ class ComparisonSettings(Settings):
         measure, timed = MEASURES[self.measure], self.rule in TIMING_RULES
         alone = self.rule == "at least" and measure.series is None
         low, high = self.between or (0.0, 0.0)
-        most = 1.0 if alone and measure.of_value == "%" else math.inf
-        least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio or most == 1 else -math.inf
+        most = 1.0 if measure.of_value == "%" and (alone or not measure.ratio) else math.inf
+        least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio or (alone and most == 1) else -most
         refuse(
             ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
             (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
             (self.rule != measure.rule and bool(measure.rule or timed), f"rule: {self.rule} does not judge {self.measure}"),
+            (alone and measure.per_step, f"rule: {self.rule} does not judge {self.measure}"),
+            (self.paired and (alone or timed or measure.share), "paired: it is for two sides of values; set it to false"),
             (timed == (self.between is None), f"between: {self.rule} {'needs its two ends' if timed else 'has a bound instead'}"),
             (timed and not (low < high and (low >= 0 or self.rule != "ratio")), "between: its ends rise, of a ratio from 0 on"),
             (timed and self.bound is not None, f"bound: {self.rule} has two ends instead, between"),
@@ -249,11 +251,12 @@ class Params(Settings):
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
+        counted = captions or self.data.source.shape is not None
         try:
             available = self.scenes.train if captions else self.data.count("train") - train.validation
         except UserError:
-            available = 0
-        if not captions and (self.data.source.shape is None or not available):  # the trainer, which has the images, looks again
+            counted = False
+        if not counted:  # the trainer, which has the images, looks again
             available = max(train.train_images or 0, train.batch_size)
         besides = " besides those held out" if train.validation else ""
         for fault, said in (
@@ -374,6 +377,8 @@ def _misnamed(params: Params) -> Iterator[str]:
             for one in wanted:
                 if one not in there:
                     yield f"experiments.{name}{key}: there is no {one!r}{nearest(one, there)}"
+        if own.measure in MEASURES and MEASURES[own.measure].values is None:
+            yield f"experiments.{name}.measure: {own.measure} is no measure of each seed"
 
 
 def load_variant(path: str | Path) -> VariantSettings:

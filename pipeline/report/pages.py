@@ -58,7 +58,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     for pattern in OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
-    for folder in ("experiments", "figures", "timing"):  # dvc.yaml names them, so they exist even when they are empty
+    for folder in ("experiments", "figures"):  # dvc.yaml names them, so they exist even when they are empty
         (REPORTS / folder).mkdir(exist_ok=True)
     print(f"{len(changed)} of {len(files)} files of {REPORTS}/ are new or differ")
 

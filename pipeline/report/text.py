@@ -229,7 +229,9 @@ def claimed(comparison: ComparisonSettings) -> str:
     if comparison.between is not None or is_ratio(comparison):
         if math.isinf(high):
             return f"above {low:.4g}"
-        return f"between {low:.4g} and {high:.4g}" if low > 0 else f"below {high:.4g}"
+        if math.isinf(low) or (low == 0 and is_ratio(comparison)):
+            return f"below {high:.4g}"
+        return f"between {low:.4g} and {high:.4g}"
     measure = MEASURES[comparison.measure]
     bound = high if comparison.rule in ("less", "equivalent") else low
     size = f"{measure.factor * bound:.6g}".replace("-", MINUS)

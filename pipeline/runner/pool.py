@@ -371,8 +371,7 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
         checkpoint.save(trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
         yield Message("epoch", group, trainer.epoch, rows, note, checkpoint_seconds=time.perf_counter() - start)
-    for part in seeds.of_trainer(trainer, {**job.origin, **facts, **about, "finished": now()}, tables):
-        seeds.write(job.folder, part)
+    seeds.write(job.folder, *seeds.of_trainer(trainer, {**job.origin, **facts, **about, "finished": now()}, tables))
     checkpoint.path.unlink(missing_ok=True)
     yield Message("done", group, trainer.epoch, failed=trainer.failed)
 

@@ -21,6 +21,7 @@ from pipeline.runner.pool import Assignment, Handle, Job, Message, Task, choose_
 from pipeline.runner.progress import group_name
 from pipeline.system.errors import UserError, first_line
 from pipeline.system.files import write_bytes
+from pipeline.system.paths import PRETRAINED
 from pipeline.system.processes import die_with_parent
 from pipeline.system.provenance import PACKAGE, versions
 
@@ -135,9 +136,10 @@ def _death(assignment: Assignment, cause: str, times: int) -> Message:
 
 
 def _checkpoint(job: Job, task: Task) -> Files:
-    """The file from which a group goes on, if there is one."""
-    path = seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path
-    return {path.name: path.read_bytes()} if path.exists() else {}
+    """The file from which a group goes on, if there is one, and that of pretrained weights, by their paths on a node."""
+    path, start = seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path, f"{job.settings.train.pretrained}.safetensors"
+    read = {f"seeds/{path.name}": path, str(PRETRAINED / start): PRETRAINED / start}
+    return {name: path.read_bytes() for name, path in read.items() if path.exists()}
 
 
 def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[str, str]) -> Iterator[tuple[Message, Files]]:
@@ -159,10 +161,12 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
 
     keep_freed_memory()
     job = assignment.job
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        folder = Path(name, "seeds")
+        folder.mkdir()
         for file, content in stored.items():
-            (folder / file).write_bytes(content)
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_bytes(content)
         moved = replace(job, folder=folder, origin=job.origin | {"versions": versions(job.device)})
         for message in messages(assignment._replace(job=moved), lambda job: _fetch(data[0])):
             written = folder.iterdir() if message.kind in ("same", "epoch", "done") else ()

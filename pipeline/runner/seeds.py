@@ -26,7 +26,7 @@ from safetensors.numpy import save as to_bytes
 from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings, recorded
 from pipeline.system.errors import UserError
-from pipeline.system.files import DamagedError, read_sealed, sealed_json, write_bytes, write_sealed
+from pipeline.system.files import DamagedError, read_sealed, replacing, sealed, sealed_json, write_bytes, write_sealed
 from pipeline.system.paths import FINISHED
 from pipeline.system.provenance import same_processor
 from pipeline.training.records import EpochRow
@@ -146,11 +146,14 @@ def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[
     return result
 
 
-def write(directory: Path, finished: Finished) -> None:
-    """Keeps a finished seed."""
-    content = {"seed": finished.seed, "rows": finished.rows, "origin": finished.origin}
-    tensors = {name: np.asarray(value, order="C") for name, value in finished.tensors.items()}
-    write_sealed(_path(directory, finished.seed, finished.origin["code_hash"]), to_bytes(tensors, {"content": json.dumps(content)}))
+def write(directory: Path, *parts: Finished) -> None:
+    """Keeps finished seeds, on a full disk none of them: what was left of a stack would train as another stack."""
+    with contextlib.ExitStack() as stack:
+        for one in parts:
+            content = {"seed": one.seed, "rows": one.rows, "origin": one.origin}
+            tensors = {name: np.asarray(value, order="C") for name, value in one.tensors.items()}
+            temporary = stack.enter_context(replacing(_path(directory, one.seed, one.origin["code_hash"])))
+            temporary.write_bytes(sealed(to_bytes(tensors, {"content": json.dumps(content)})))
 
 
 def read(path: Path) -> Finished:

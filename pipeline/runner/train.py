@@ -252,6 +252,8 @@ def train(
         print(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
+        if message.kind == "started" and data_digest(assignment.job.settings.task, ARRAYS)[:12] not in assignment.job.folder.name:
+            raise UserError("The data were changed while this command ran: run it again.")
         training = trainings[assignment.job.variant]
         training.handle(message)
         if message.error is not None:
@@ -386,7 +388,7 @@ class _Training:
             description = self._describe(self._identity(parts))
             seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):
-                how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
+                how = f", {len(self._replayed & {part.seed for part in parts})} of them after a replay" if self._replayed else ""
                 print(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
         self.close("SCHEDULED")
 

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
             f"There is nothing to evaluate: {TRAININGS}/ holds no finished training of what params.yaml describes; run `dvc repro` first."
         )
     kept, stale = records.split_stale(wanted)
-    records.prune(params.variants)
+    records.prune(params)
     if not stale:
         records.write_tables(wanted)
         print(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")

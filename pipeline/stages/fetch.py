@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipeline import params
 from pipeline.data.fetch import fetch, note, source
+from pipeline.stages import settled
 from pipeline.system.errors import run_command
 
 
@@ -16,4 +17,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

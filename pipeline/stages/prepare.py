@@ -8,6 +8,7 @@ from pipeline import params
 from pipeline.data import own
 from pipeline.data.datasets import Dataset, load, prepare
 from pipeline.params.data import RECORD
+from pipeline.stages import settled
 from pipeline.system.errors import UserError, first_line, place, run_command
 from pipeline.system.files import replacing, write_json
 
@@ -55,4 +56,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

@@ -3,6 +3,7 @@
 from pipeline import params
 from pipeline.captioning.scenes import SCENES, SPLITS, draw, write
 from pipeline.data.datasets import load
+from pipeline.stages import settled
 from pipeline.system.errors import run_command
 
 
@@ -19,4 +20,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(settled(main))

@@ -479,7 +479,7 @@ def _settled(finding: Finding, mean: float, sides: Mapping[str, Training], seeds
     """The finding, "not settled" where its effect has not.
 
     The effect has not settled where it moved from the fifth of the epochs before the last fifth to the last, as far as its interval can
-    tell at the level of the verdict, and would leave where it is now within another training of this length: five more fifths at that
+    tell at the level of the verdict, and would leave where it is now within another training of this length at that
     pace. What every seed moved is one value, so that the noise between seeds falls out.
     """
     comparison = finding.comparison
@@ -497,7 +497,9 @@ def _settled(finding: Finding, mean: float, sides: Mapping[str, Training], seeds
         return finding
     small = finding.verdict == "no effect of more than a quarter"
     low, high = _scaled(comparison, np.array((1 / QUARTER, QUARTER) if small else finding.region)).tolist()
-    if (low < mean < high) == (low < mean + FIFTH * movement.mean < high):
+    total = max(side.test_accuracy.shape[1] for side in sides.values())
+    windows = total / max(1, total // FIFTH)  # in another training of this length
+    if (low < mean < high) == (low < mean + windows * movement.mean < high):
         return finding
     return replace(finding, verdict="not settled", needed=None, why=Why.MOVED)
 

@@ -55,7 +55,7 @@ class Estimate:
         return Interval(max(self.mean - half, self.limits[0]), min(self.mean + half, self.limits[1]), level)
 
     def half_width(self, level: float) -> float:
-        return float(student((1 + level) / 2, self.freedom)) * self.error if self.error else 0.0
+        return float(student((1 + level) / 2, self.freedom)) * self.error
 
     @property
     def p(self) -> float | None:
@@ -179,7 +179,7 @@ def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Esti
     # Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no
     # spread, and an interval made of it would be far too short.
     rounding = ROUNDING * max(float(np.abs(row).max()) for row in rows)
-    if paired and len(rows) > 1:
+    if paired:
         rows = [rows[0] - rows[1]]
     mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
     mean = 0.0 if abs(mean) <= rounding else mean
@@ -204,7 +204,7 @@ def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool 
     if measure.ratio:
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(np.log(side) for side in sides)
-    if measure.share and not paired:
+    if measure.share:
         rows = [row_of(side) for side in sides]
         return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
     estimate = contrast(*sides, paired=paired)

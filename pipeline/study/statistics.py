@@ -33,8 +33,6 @@ class Summary:
     n: int
     mean: float
     sd: float
-    min: float
-    max: float
     interval: Interval | None
 
 
@@ -64,7 +62,7 @@ def summarize(values: Sequence[float] | FloatArray, *, share: bool = False) -> S
     if n > 1:
         half = float(student((1 + LEVEL) / 2, n - 1)) * sd / n**0.5
         interval = Interval(max(mean - half, 0.0), min(mean + half, 1.0)) if share else Interval(mean - half, mean + half)
-    return Summary(n, mean, sd, float(array.min()), float(array.max()), interval)
+    return Summary(n, mean, sd, interval)
 
 
 def student(p: float, freedom: npt.ArrayLike) -> FloatArray:

@@ -55,9 +55,13 @@ class DamagedError(Exception):
     """Says, as a clause, why an existing file cannot be used."""
 
 
+def sealed(content: bytes) -> bytes:
+    """With the sha256 of these bytes after them, so that any flipped bit is detected."""
+    return content + hashlib.sha256(content).digest()
+
+
 def write_sealed(path: Path, content: bytes) -> None:
-    """Writes a file that ends with the sha256 of the bytes before it, so that any flipped bit is detected."""
-    write_bytes(path, content + hashlib.sha256(content).digest())
+    write_bytes(path, sealed(content))
 
 
 def read_sealed(path: Path) -> bytes:

@@ -62,7 +62,7 @@ class Study:
         """What is up to date and what is not; removes the evaluations of other variants."""
         wanted = self.records.wanted(self.params)
         found = self.records.split_stale(wanted)
-        self.records.prune(wanted)
+        self.records.prune(self.params)
         return found
 
     def there(self) -> list[str]:

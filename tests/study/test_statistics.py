@@ -14,7 +14,7 @@ from pipeline.study.statistics import holm, summarize, vote
 def test_summary_of_hand_worked_numbers() -> None:
     # 2, 4, 6: mean 4, squared deviations 4 + 0 + 4 over 2, and t(0.975, 2) = 4.30265.
     summary = summarize([2.0, 4.0, 6.0])
-    assert (summary.n, summary.mean, summary.sd, summary.min, summary.max) == (3, 4.0, 2.0, 2.0, 6.0)
+    assert (summary.n, summary.mean, summary.sd) == (3, 4.0, 2.0)
     assert summary.interval is not None
     assert summary.interval.high - 4.0 == pytest.approx(4.302652730 * 2 / math.sqrt(3), rel=1e-9)
     for bad in ([], [[1.0, 2.0]], [1.0, math.nan]):
