@@ -204,6 +204,8 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("timing/subjects", {"cnn": {"from": "cnn"}}, "timing.subjects.cnn: the first one is a transformer"),
     ("timing/subjects", {"loop": {"loops": "nested"}}, "timing.subjects.loop: the first one is a transformer"),
     ("variants/new", {"from": ["cnn"]}, "variants.new.from: there is no variant ['cnn']"),
+    ("experiments/width/measure", "step time", "experiments.width.measure: step time is no measure of each seed"),
+    ("train/validation", 60_000, "variants.base.validation: 60,000 held out are all training images of mnist"),
 ]
 PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
 WRONG_COMPARISONS = [
@@ -212,6 +214,10 @@ WRONG_COMPARISONS = [
     ("reference", {"reference": None}),
     ("pairs", {"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}),
     ("rule", {"rule": "ratio", "between": [1.0, 2.0]}),
+    ("rule", {"rule": "at least", "measure": "time to an accuracy", "reference": None, "bound": 0.5}),
+    ("bound", {"bound": 5.0}),  # points, where a fraction is meant
+    ("bound", {"bound": -5.0}),
+    ("paired", {"measure": "diverged", "paired": True}),  # shares have exact intervals
 ]
 FAULTS += [("claims/W1/comparisons", [PAIR | change], f"claims.W1.comparisons.0.{key}") for key, change in WRONG_COMPARISONS]
 

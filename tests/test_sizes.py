@@ -13,15 +13,15 @@ from tests.helpers import ROOT
 ENGINE = ("pipeline/kernels/fused_vit", "pipeline/training/fused.py")  # the GPU's, which has its own design
 # What, its limit and its aim.
 LIMITS = [
-    ("lines of the package with its templates, but the GPU's engine", 19_793, 15_500),
-    ("lines of tests", 14_092, 13_500),
+    ("lines of the package with its templates, but the GPU's engine", 19_601, 15_500),
+    ("lines of tests", 13_963, 13_500),
     ("lines of benchmarks", 1_000, 1_000),
     ("bytes of README.md", 17_000, 17_000),
     ("bytes of params.yaml", 15_000, 15_000),
     ("bytes of dvc.lock", 130_000, 130_000),
     ("bytes of docs/architecture.md", 14_000, 14_000),
     ("bytes of store/", 60_000_000, 60_000_000),
-    ("tracked files", 752, 600),
+    ("tracked files", 754, 600),
 ]
 
 

@@ -22,7 +22,7 @@ from pipeline.system.paths import ARRAYS, TRAININGS
 if TYPE_CHECKING:
     from torch import nn
 
-_MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
+MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 
 
 def main(argv: list[str]) -> None:
@@ -75,14 +75,14 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
             seen: Image.Image = image
             if image.has_transparency_data:
                 light = np.asarray(image.convert("LA")).min(2)  # ink that is light and not transparent
-                paper = "white" if light.max() < _MIN_BRIGHTNESS else "black"
+                paper = "white" if light.max() < MIN_BRIGHTNESS else "black"
                 seen = Image.alpha_composite(Image.new("RGBA", image.size, paper), image.convert("RGBA"))
             pixels = np.asarray(seen.convert("L" if channels == 1 else "RGB").resize((side, side), Image.Resampling.BOX))
     except UserError:
         raise
     except Exception as error:  # a decoder's fault has no class of its own
         raise UserError(f"{path} is not a picture that can be read ({first_line(error)}).") from None
-    if pixels.max() < _MIN_BRIGHTNESS:
+    if pixels.max() < MIN_BRIGHTNESS:
         raise UserError(f"{path} holds no digit that is light on dark.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
 

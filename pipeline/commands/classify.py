@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.commands.caption import networks, number, read
+from pipeline.commands.caption import MIN_BRIGHTNESS, networks, number, read
 from pipeline.commands.profiles import from_root
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, VariantSettings, load, nearest, shown
@@ -40,6 +40,8 @@ def main(argv: list[str]) -> None:
     border = np.concatenate([picture[..., [0, -1], :].ravel(), picture[..., :, [0, -1]].ravel()])
     if settings.data.dataset in ("mnist", "digits", "kmnist", "fashion_mnist") and np.median(border) > 127:
         picture = 255 - picture
+        if picture.max() < MIN_BRIGHTNESS:
+            raise UserError(f"{arguments.image} holds no digit that is dark on light.")
         print("The picture is dark on light, and the networks know light on dark: it is inverted.")
     chosen, probabilities, maps = answers(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", chosen, picture)
     print(variant)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.params import flatten
+from pipeline.params.variant import _completed
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
@@ -41,7 +43,7 @@ class Change:
 
     Attributes:
         identical: whether every loss and accuracy of the seeds of both is the same to the last bit.
-        settings: those that differ, as `key: base → head`, without the seeds and what one side alone records.
+        settings: those that differ, as `key: base → head`, without the seeds; options that came later have the value that they had before.
         causes: what else differs, of the same form: code, data, versions, device, attention.
         paired: whether both have the same seeds, so that the difference is taken seed by seed; else the sides are independent (Welch).
         difference: of the mean accuracies after the last epoch, head - base, with its 95 % interval.
@@ -162,7 +164,7 @@ def _change(base: Training, head: Training) -> Change:
 
 
 def _differing(base: Training, head: Training) -> tuple[str, ...]:
-    before, after = base.options, head.options
+    before, after = (dict(flatten(_completed(side.record.get("config", {})))) for side in (base, head))  # with options that came later
     other_network = before.get("model.architecture") != after.get("model.architecture") and "model.architecture" in {*before} & {*after}
     keys = [key for key in {**before, **after} if (key in before and key in after) or (other_network and key.startswith("model."))]
     return tuple(_arrow(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key) and key != "train.seeds")

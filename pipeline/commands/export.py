@@ -19,6 +19,7 @@ from pipeline.report.figures.base import pdf
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_bytes
+from pipeline.system.paths import ARRAYS
 
 FOLDER = Path("build/export")
 
@@ -29,6 +30,8 @@ def main(argv: list[str]) -> None:
     name, params = parser.parse_args(argv).experiment, load()
     if name not in params.experiments:
         raise UserError(f"There is no experiment {name!r}{nearest(name, params.experiments)}: `make export EXPERIMENT=name`.")
+    if not ARRAYS.exists():
+        raise UserError("The data, whose images some figures show, are not here: run `dvc repro prepare`, then export again.")
     page, pictures, tables = pages.Report(params, load_current(params).trainings).experiment(name, alone=True)
     if not tables:
         raise UserError(f"None of the variants of {name} was trained yet: `make repro` trains them.")
@@ -39,7 +42,8 @@ def main(argv: list[str]) -> None:
         frame, columns = pd.DataFrame(table.rows, columns=list(table.head)), "l" + "r" * (len(table.head) - 1)
         numbers = frame.to_csv(index=False, lineterminator="\n").replace(text.MINUS, "-").replace(text.NBSP, " ")
         label = f"tab:{name}-{number}"
-        latex = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", label=label, column_format=columns)  # for booktabs
+        caption = re.sub(r"[%&#$_]", r"\\\g<0>", f"{table.title}.")  # which pandas does not escape
+        latex = frame.to_latex(index=False, escape=True, caption=caption, label=label, column_format=columns)  # for booktabs
         files |= {f"table-{number}.csv": numbers.encode()}
         files |= {f"table-{number}.tex": latex.replace(text.MINUS, "$-$").replace(text.NBSP, "~").encode()}
     for file, content in files.items():

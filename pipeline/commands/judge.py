@@ -29,6 +29,7 @@ from pipeline.measures import MEASURES, Measure, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.params.study import has_probe
+from pipeline.params.train import MAX_SEEDS
 from pipeline.report import text
 from pipeline.report.figures import Picture, panels
 from pipeline.report.figures.panels import Panel, of_epochs
@@ -160,7 +161,7 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
         taken.append((look, trained, seconds))
         if look.answer != UNDECIDED:
             break
-        print(f"{n} seeds a side do not decide: {text.estimate(look.effect, look.interval, text.digits)}")
+        print(f"{n} seeds a side do not decide: {_estimate(MEASURES[measure], look)}")
     found = {
         "answer": look.answer, "status": STATUS[look.answer], "sentence": _sentence(look, change, against, measure, margin, identical),
         "change": change.name, "against": against.name, "measure": measure, "margin": margin, "effect": look.effect,
@@ -184,7 +185,8 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
     effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
     said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"
     if last.answer == UNDECIDED:
-        enough = f"about {last.needed or 0:,} seeds a side would decide it, if mean and spread stay as they are"
+        many = f"about {last.needed or 0:,}" if (last.needed or 0) <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
+        enough = f"{many} seeds a side would decide it, if mean and spread stay as they are"
         said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
     return f"{said.rstrip()}."
 
@@ -212,7 +214,8 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
     theirs = tree.params()
     if variant not in theirs.variants:
         raise UserError(f"{tree.name} has no variant {shown(variant)}{nearest(variant, theirs.variants)}.")
-    if (theirs.data, theirs.scenes) != (params.data, params.scenes):
+    before, now = (one.resolve(variant) for one in (theirs, params))  # without where the data lie, and without scenes that it does not read
+    if (before.data, before.scenes) != (now.data, now.scenes):
         raise UserError(f"{tree.name} has other data in params.yaml: errors on other images cannot be compared.")
     return Side(f"{variant} as it is", variant, params), Side(f"{variant} of {tree.name}", variant, theirs, tree)
 
@@ -230,8 +233,8 @@ def _margin(given: argparse.Namespace, name: str, *tasks: str) -> float:
     if margin is None or not 0 < margin < math.inf:
         unit = "%" if measure.ratio else measure.of_difference or "the measure's own unit"
         raise UserError(f"MARGIN says which difference of {name} is still the same: give a number above 0, in {unit}.")
-    if given.seeds < LOOKS[0]:
-        raise UserError(f"SEEDS is {given.seeds}, but has to be a whole number from {LOOKS[0]}, the first look, on.")
+    if not LOOKS[0] <= given.seeds <= MAX_SEEDS:
+        raise UserError(f"SEEDS is {given.seeds}, but has to be a whole number from {LOOKS[0]}, the first look, to {MAX_SEEDS:,}.")
     return float(margin) / (100 if measure.ratio else measure.factor)
 
 
@@ -259,7 +262,7 @@ def _number(series: str, key: list[str]) -> int | None:
 
 def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
-    if ARRAYS.exists() and all(_take(side, n, device) for side in sides):
+    if ARRAYS.exists() and not repro.own_data_changed(sides[-1].params) and all(_take(side, n, device) for side in sides):
         return
     repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"), wait=True)  # what trainings read
     for side in sides:  # seeds of the data that were there before do not count
@@ -307,7 +310,10 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
             probe = MEASURES[measure].probe
             if side.tree or (probe and not has_probe(side.settings, probe)):  # a commit's networks are known by their epochs alone
                 raise NotFormed(f"{error}, and cannot be") from None
-            values = measure_values(measure, side.training(n, probe, evaluated=True))
+            try:
+                values = measure_values(measure, side.training(n, probe, evaluated=True))
+            except NotMeasured:
+                raise NotFormed(f"{error}, or not with these settings") from None
         if (limit := MEASURES[measure].unreached) and (values >= limit(side.training(n)) - 0.5).any():
             raise NotFormed(f"some seeds never reach what {measure} measures")
         if MEASURES[measure].ratio and (values <= 0).any():

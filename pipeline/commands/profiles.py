@@ -40,8 +40,9 @@ def main(argv: list[str]) -> None:
         print(f"  Not compared: {', '.join(alone)}: an experiment of profiles/{name}.yaml has to name what it compares with its baseline")
     print(f"  The report:   {here / 'reports' / 'README.md'}")
     print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
+    again = f"make {name}" if name in ("demo", "preview") else f"python -m pipeline.commands.profiles {name}"
     print(f"  A change:     rm -rf build/before; cp -r {here} build/before   then edit params.yaml or profiles/{name}.yaml,")
-    print(f"                make {name}, and make compare BASE=build/before HEAD={here}   says what that did")
+    print(f"                {again}, and make compare BASE=build/before HEAD={here}   says what that did")
 
 
 def from_root(path: Path) -> Path:
@@ -138,12 +139,15 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     An experiment left with fewer than two variants or without its baseline goes. The study's claims stay: what they say of a variant that
     is gone is not run. Raises UserError where no valid study comes of it.
     """
-    if not isinstance(change, Mapping) or not isinstance(change.get("variants") or {}, Mapping):
-        raise UserError("a profile is a mapping of what it changes, and so is its variants; for example `train: {epochs: 3}`.")
+    if not isinstance(change, Mapping) or any(not isinstance(change.get(part) or {}, Mapping) for part in ("variants", "data", "train")):
+        raise UserError("a profile is a mapping of what it changes, and so are its variants, data and train; as `train: {epochs: 3}`.")
     own = {name: one or {} for name, one in (change.get("variants") or {}).items()}
     if gone := own.keys() - study["variants"].keys():
         near = {name: nearest(name, study["variants"]) for name in sorted(gone)}
-        print(f"note: a profile names variants that params.yaml does not have: {'; '.join(map(''.join, near.items()))}.", file=sys.stderr)
+        print(
+            f"note: a profile names variants that params.yaml does not have: {'; '.join(f'{name}{said}' for name, said in near.items())}.",
+            file=sys.stderr,
+        )
     if "subjects" in (change.get("timing") or {}):
         study = {**study, "timing": {**study.get("timing", {}), "subjects": {}, "labels": {}}}
     merged = {**_merge(study, change), **{key: change[key] for key in _CLAIMS if key in change}}

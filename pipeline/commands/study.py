@@ -8,6 +8,7 @@ What belongs to the study of this repository stays here: results, weights, capti
 import argparse
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("folder")
     folder = Path(parser.parse_args(argv).folder).expanduser()
     make(folder)
-    print(f"{folder} is a study of its own: two variants and one question on scikit-learn's digits.\n  cd {folder}")
+    print(f"{folder} is a study of its own: two variants and one question on scikit-learn's digits.\n  cd {shlex.quote(str(folder))}")
     print("  make repro       trains it, and writes reports/README.md; its first `make` sets up .venv")
     print("  docs/own_study.md says how to take other data, models and measures")
 
@@ -67,7 +68,11 @@ def make(folder: Path) -> None:
     title = re.sub(r"[\s_-]+", " ", folder.resolve().name).strip().capitalize()
     settings: dict[str, Any] = {}
     for template in sorted(TEMPLATES.iterdir()):
-        text = template.read_text(encoding="utf-8").replace("title: TITLE", f"title: {json.dumps(title)}").replace("TITLE", title)
+        text = (
+            template.read_text(encoding="utf-8")
+            .replace("title: TITLE", f"title: {json.dumps(title, ensure_ascii=False)}")
+            .replace("TITLE", title)
+        )
         write_text(folder / template.name, text)
         settings |= params.read(folder / template.name) if template.suffix == ".yaml" else {}
     for name in ("params.yaml", "claims.yaml", RECORD):  # of which the tests take their variants

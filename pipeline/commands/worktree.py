@@ -74,6 +74,8 @@ def checked_out(revision: str) -> Worktree:
     """
     here = Path().resolve()
     root = root_of(here)
+    if not git("ls-files", "--", "params.yaml", cwd=here).stdout:
+        raise UserError(f"git does not keep {here.name}/params.yaml, so no commit has it: leave IN out, or name a variant with AGAINST.")
     commit = commit_of(root, revision)
     top = root / CHECKPOINTS / "commits" / commit[:10]
     ready, place = top / "ready", str(top.resolve())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -124,7 +125,8 @@ def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, Floa
 def trace_columns(task: Task) -> dict[str, FloatArray]:
     """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`."""
     parts, num_steps = {part.seed: part for part in seeds.load(task.training)}, task.settings.num_steps
-    last = num_steps * task.settings.supervised_epochs // task.settings.train.epochs  # self-critical steps minimise no cross-entropy
+    supervised = task.settings.supervised_epochs / task.settings.train.epochs
+    last = supervised * num_steps if supervised < 1 else math.inf  # self-critical steps minimise no cross-entropy
     traces = [(parts[seed].tensors["trace.step"], parts[seed].tensors["trace.loss"]) for seed in task.seeds]
     return {
         "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in traces]),

@@ -24,7 +24,7 @@ from pipeline.study.effects import look_level
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import ranking, select
 from pipeline.study.results import load_dataset, summarized
-from pipeline.study.statistics import LEVEL, summarize
+from pipeline.study.statistics import LEVEL
 from pipeline.system.files import write_bytes
 from pipeline.system.paths import ARRAYS
 from pipeline.system.provenance import ROOT
@@ -194,7 +194,7 @@ class Report:
             chapter4=fourth,
             places=self.places,
             machine=timings and timings.raw["machine"],
-            base=summarize(self.runs["base"].accuracy) if "base" in self.runs else None,
+            base=self.runs["base"].accuracy if "base" in self.runs else None,
             published=PUBLISHED_ACCURACY,
         )
         return Files({"thesis.md": page})

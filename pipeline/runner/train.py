@@ -310,7 +310,7 @@ def _lock(places: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[str, 
         try:  # a lock that this process has may be taken again
             stack.enter_context(locks.setdefault(place, FileLock(place / "lock", timeout=0)))
         except Timeout:
-            refused[variant] = UserError(f"Another trainer is working on variant {variant}: wait until it ends, then try again.")
+            refused[variant] = UserError(f"Another trainer is working on variant {variant}: wait until it ends, then try again.", status=1)
     return refused
 
 

@@ -69,7 +69,7 @@ def test_what_another_trains_is_left_to_it(study: Callable[..., params.Params], 
         assert capsys.readouterr().out.count("Another trainer is working on variant base: ") == 1
         with pytest.raises(UserError) as caught:
             train_all(settings, "cpu", trains_here)
-        assert caught.value.status == 2
+        assert caught.value.status == 1
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([], [0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import sys
@@ -118,7 +119,17 @@ class TestClone:
             arrays["predictions"][0] = np.roll(arrays["predictions"][0], 1)
             np.savez_compressed(predictions, **arrays)
 
+        def is_of_other_code() -> None:
+            with np.load(predictions) as file:
+                arrays = dict(file)
+            evaluation = json.loads(str(arrays["evaluation"]))
+            evaluation["inputs"]["code"] = "0" * 64
+            np.savez_compressed(predictions, **arrays | {"evaluation": np.array(json.dumps(evaluation))})
+
+        unknown = "store/predictions/base.npz is missing, damaged or of other code"
         changes: list[tuple[Callable[[], object], str]] = [
+            (is_of_other_code, unknown),
+            (lambda: predictions.write_bytes(b"junk"), unknown),
             (exchange, "store/predictions/base.npz has other predictions"),
             (lambda: flip_bit(path, 0.999), "store/trainings/base.safetensors does not hold the weights and traces"),
             (lambda: rewrite(path, epochs=epochs), "the test of seed 0: loss "),
@@ -143,7 +154,7 @@ class TestClone:
             status, said = verify(clone.path)
             page.unlink()
         assert status == 1
-        assert "tables  differ: tables/epochs.csv; `dvc repro evaluate` writes them anew" in said
+        assert "tables  differ: tables/epochs.csv; `dvc repro --force --single-item evaluate` writes them anew" in said
         assert "wide  seed 0  same bits\nnot trained yet: deep\n" in said
         assert "pages  differ: reports/README.md" in said
         assert "reports/experiments/stale.md, which this code does not make" in said

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,14 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
         read(data.model_copy(update={"classes": 5}), here)
     for name, kind in (("train", "cat"), ("val", "dog"), ("test", "cat")):
         picture(here / "three" / name / kind / "0.png", (8, 8))
+        picture(here / "parts" / {"train": "Training", "test": "Testing"}.get(name, "Training") / kind / "0.png", (8, 8))
     with pytest.raises(UserError, match=r"beside .*three/train lies test, val; leave one"):
+        read(data.model_copy(update={"path": "three"}), here)
+    with pytest.raises(UserError, match=r"beside .*parts/Training lies Testing; leave one"):
+        read(data.model_copy(update={"path": "parts"}), here)
+    shutil.rmtree(here / "three" / "val")
+    picture(here / "three/train/overview.png", (8, 8))
+    with pytest.raises(UserError, match=r"train/overview\.png lies in no class's folder"):
         read(data.model_copy(update={"path": "three"}), here)
     Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(here / "animals/cat/deep.png")
     with pytest.raises(UserError, match=r"cat/deep\.png has 16 or 32 bits"):

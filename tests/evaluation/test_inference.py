@@ -1,6 +1,7 @@
 """What is measured of a group's weights, by other ways of computing it."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,9 @@ def test_the_trace_of_each_seed_in_the_order_of_the_task(lab: Lab) -> None:
     """Seven losses of 2 among twenty fall to five at step 22; one that never falls is censored after the 12 steps of the digits' epoch."""
     found = lab.measure("net", 7, 4, 2, probes=("trace",)).columns
     assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
+    task = lab.task("net", 4, 2)  # the loss of a self-critical step is none of these
+    critical = task.settings.model_copy(update={"train": task.settings.train.model_copy(update={"self_critical_epochs": 1})})
+    assert inference.trace_columns(replace(task, settings=critical))["steps_to_loss"].tolist() == [13, 13]
 
 
 def test_without_shared_memory_one_process_finds_the_same(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

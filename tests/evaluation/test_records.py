@@ -146,7 +146,17 @@ def test_variants_that_are_gone_renamed_or_not_trained(evaluated: Study, capsys:
         f"left out, without a finished training in {evaluated.root}/store/trainings/: tiny",
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
-    assert evaluated.there() == ["average"]
+    assert evaluated.there() == ["average", "net", "tiny"]
+
+
+def test_what_a_renamed_variant_may_need_is_kept_until_it_is_assembled(evaluated: Study) -> None:
+    """In a clone nothing else can say what its other seeds gave."""
+    evaluated.raw["variants"]["average"] = evaluated.raw["variants"].pop("mean")
+    evaluated.look()
+    assert evaluated.there() == ["mean", "net", "tiny"]
+    evaluated.train("average", "mean")
+    assert evaluated.look() == (["tiny", "net", "average"], [])
+    assert evaluated.there() == ["average", "net", "tiny"]
 
 
 def test_a_damaged_record_of_a_training_is_named_and_costs_nothing(evaluated: Study) -> None:

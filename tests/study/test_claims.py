@@ -301,9 +301,10 @@ def test_single_tests_that_collapse_do_not_unsettle_a_median() -> None:
     assert found(comparison, a=curve(collapsing), b=other).why is Why.MOVED
 
 
-def _last_two_fifths(before: np.ndarray, late: np.ndarray) -> Runs:
-    """20 epochs: accuracy `before` in all fifths but the last, `late` in the last."""
-    return curve(np.concatenate([np.repeat(before[:, None], 16, axis=1), np.repeat(late[:, None], 4, axis=1)], axis=1))
+def _last_two_fifths(before: np.ndarray, late: np.ndarray, epochs: int = 20) -> Runs:
+    """Accuracy `before` in all fifths of the epochs but the last, `late` in the last."""
+    last = epochs // 5
+    return curve(np.concatenate([np.repeat(before[:, None], epochs - last, axis=1), np.repeat(late[:, None], last, axis=1)], axis=1))
 
 
 @pytest.mark.parametrize(
@@ -328,6 +329,14 @@ def test_an_effect_that_would_cross_a_bound_at_its_pace_is_not_settled(
         assert finding == still
     else:
         assert (finding.verdict, finding.interval, finding.place, finding.why) == ("not settled", still.interval, still.place, Why.MOVED)
+
+
+def test_the_pace_is_followed_through_another_training_of_the_same_length() -> None:
+    """A fifth of nine epochs is one epoch, so that nine such steps are another training, and not five."""
+    spread = 1e-4 * np.array([-1.5, -0.5, 0.5, 1.5])
+    for epochs, verdict in ((9, "not settled"), (10, "supported")):
+        a = _last_two_fifths(0.9029 + spread, 0.902 + spread, epochs)
+        assert found(compare("more", bound=-0.005), a=a, b=curve(np.full((4, epochs), 0.9))).verdict == verdict
 
 
 def test_a_movement_that_may_be_noise_does_not_count() -> None:
