@@ -192,10 +192,18 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 @pytest.fixture(scope="session")
 def trained(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], raw_params: dict[str, Any]) -> Repository:
-    """A small study after `make repro`'s command has run once; `output` is what it printed. To be copied, not to be changed."""
+    """A small study with captioners after `make repro`'s command has run once; `output` is what it printed. To be copied, not changed."""
+    raw = small_study(raw_params)
+    raw["variants"] |= {
+        "caption": {
+            "architecture": "captioner", "dim": 16, "heads": 2, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 1, "norm": "pre",
+            "position": "learned", "memory": 2, "meshed": True, "dropout": 0.0, "epochs": 2,
+        },
+        "critical": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2, "self_critical_epochs": 1},
+    }  # fmt: skip
 
     def make(path: Path) -> str:
-        return Repository.create(path, small_study(raw_params)).succeed(sys.executable, "-m", "pipeline.commands.repro")
+        return Repository.create(path, raw).succeed(sys.executable, "-m", "pipeline.commands.repro")
 
     path, said = once("trained study", make)
     repository = Repository(path)
@@ -210,7 +218,7 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
         "images_shown": 1437,
         "looks": [],
         "data": {"dataset": "digits"},
-        "scenes": {"train": 300, "validation": 40, "test": 60},
+        "scenes": {"train": 128, "validation": 20, "test": 20},
         "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [49, 196], "subjects": {"base": {}}},

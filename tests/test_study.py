@@ -8,9 +8,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,12 +16,9 @@ from pipeline.commands.compare import main as compare
 from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.report import pages, reference
-from pipeline.runner import seeds
 from pipeline.study import Training, load, tables
-from pipeline.study.claims import judge
 from pipeline.study.results import load_current
 from pipeline.system.provenance import git
-from pipeline.timing.results import load as load_timings
 from tests.helpers import ROOT, approve
 from tests.made_up import write_odd_study
 
@@ -31,25 +26,17 @@ GOLDEN = ROOT / "tests/golden"
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, Path]:
-    """By the places at which they lie, the files of the store."""
-    return {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "store").rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def folder(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study's folder as a clone has it, of the data their description alone: links to the committed files."""
     root = tmp_path_factory.mktemp("study")
     for name in ("params.yaml", "claims.yaml", "tables", "timing"):
         (root / name).symlink_to(ROOT / name)
-    (root / "store/predictions").mkdir(parents=True)
+    (root / "store").mkdir()
+    (root / "store/predictions").symlink_to(ROOT / "store/predictions")
     (root / "reports").mkdir()
     (root / "reports/data").symlink_to(ROOT / "reports/data")
     (root / "data/arrays").mkdir(parents=True)
     (root / "data/arrays/dataset.json").symlink_to(ROOT / "reports/data/dataset.json")
-    for path, file in files.items():
-        if path.startswith("store/predictions/"):
-            (root / path).symlink_to(file)
     return root
 
 
@@ -59,25 +46,6 @@ def committed(folder: Path) -> Iterator[tuple[Params, dict[str, Training]]]:
     with contextlib.chdir(folder):
         params, found = load_params(), load(".").trainings
         yield params, {variant: found[variant] for variant in params.variants if variant in found}
-
-
-def test_every_claim_has_its_committed_verdict_effect_and_interval(committed: tuple[Params, dict[str, Training]]) -> None:
-    params, trainings = committed
-    timings = load_timings(params)
-    ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
-    rows: list[dict[str, Any]] = []
-    for id, claim in params.claims.items():
-        judgement = judge(
-            id, claim, trainings, timings, images_shown=claim.images_shown or params.images_shown, looks=params.looks, ended=ended
-        )
-        found = judgement.deciding
-        low, high = (found.interval.low, found.interval.high) if found.interval else (np.nan, np.nan)
-        rows.append({"claim": id, "verdict": judgement.verdict, "n": found.n or None, "effect": found.effect, "low": low, "high": high})
-    today = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
-    expected = pd.read_csv(ROOT / "reports/claims.csv")
-    assert len(expected) == len(params.claims)
-    columns = ["claim", "verdict", "n", "effect", "low", "high"]
-    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(today)), expected[columns], check_exact=True)
 
 
 def test_tables_are_read_and_written_with_the_same_cells() -> None:
@@ -97,13 +65,6 @@ def test_pages_come_out_as_committed(committed: tuple[Params, dict[str, Training
         assert text == (ROOT / "reports" / name).read_text(), name
     written = {path.relative_to(ROOT / "reports").as_posix() for path in (ROOT / "reports").rglob("*") if path.is_file()}
     assert written - files.keys() == {"data/dataset.json", "data/samples.png"}
-
-
-def test_stored_settings_keep_their_key(files: dict[str, Path]) -> None:
-    """A seed is found again by the hash of its settings: an option with another name or default would train all of them anew."""
-    expected = dict(line.split() for line in (GOLDEN / "training_hashes.txt").read_text().splitlines())
-    stored = {file.stem: seeds.read_record(file) for path, file in files.items() if path.startswith("store/trainings/")}
-    assert {variant: seeds.settings_of(record).training_hash for variant, record in stored.items()} == expected
 
 
 @pytest.mark.usefixtures("drawn_once")

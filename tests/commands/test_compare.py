@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,14 +209,8 @@ def test_verdicts_that_changed(study: Repository) -> None:
 
 
 def test_any_number_of_variants_fits_into_a_comment(study: Repository) -> None:
-    study.train("base", BASE)
-    study.records = {name: study.records["base"] | {"variant": name} for name in (f"{'v' * 70}{i}" for i in range(300))}
-    study.write()
-    study.commit()
-    for one in study.records.values():
-        one["epochs"] = [[*row[:3], row[3] + 1, *row[4:]] for row in one["epochs"]]
-    study.write()
-    page = render(study.both("HEAD", ""))
+    change = replace(study.changed(BASE, HEAD), settings=("model.dim: 32 → 48",) * 12)
+    page = render(study.both("HEAD~1")._replace(changes=[replace(change, variant=f"{'v' * 70}{i}") for i in range(300)]))
     assert len(page) <= LIMIT
     assert "rows left out" in page
 

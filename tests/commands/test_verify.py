@@ -54,7 +54,7 @@ def restored(*paths: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], trained: Repository) -> Path:
-    """Two repositories. `origin` has two trained variants, its results committed; in `clone`, its clone, verify has run once.
+    """Two repositories. `origin` has four trained variants, its results committed; in `clone`, its clone, verify has run once.
 
     To be copied, not to be changed.
     """
@@ -74,7 +74,7 @@ def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], tr
     assert "wide  seed 0  same bits" in lines
     assert lines[-2].startswith("pages  ")
     assert lines[-2].endswith("files  same bits")
-    assert lines[-1] == "Verified: the first seed of 2 variants, the tables and the pages."
+    assert lines[-1] == "Verified: the first seed of 4 variants, the tables and the pages."
     return path
 
 
@@ -155,7 +155,7 @@ class TestClone:
             page.unlink()
         assert status == 1
         assert "tables  differ: tables/epochs.csv; `dvc repro --force --single-item evaluate` writes them anew" in said
-        assert "wide  seed 0  same bits\nnot trained yet: deep\n" in said
+        assert "critical  seed 0  same bits\nnot trained yet: deep\n" in said
         assert "pages  differ: reports/README.md" in said
         assert "reports/experiments/stale.md, which this code does not make" in said
         assert said.endswith("Not verified: the tables, the pages.\n")

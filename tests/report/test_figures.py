@@ -82,15 +82,11 @@ def heads(maps: np.ndarray) -> Picture:
 
 
 def made(draw: Callable[[], Figure]) -> Figure:
-    """The figure in the pages' style, laid out."""
+    """The figure in the pages' style, laid out at its own resolution: the file has another."""
     kept: list[Figure] = []
-
-    def draw_and_keep() -> Figure:
-        kept.append(draw())
-        return kept[0]
-
-    base.png(draw_and_keep)
-    kept[0].draw_without_rendering()  # at the figure's own resolution: the file has another
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda figure, *_, **__: kept.append(figure) or figure.draw_without_rendering())
+        base._saved(draw)
     return kept[0]
 
 

@@ -109,25 +109,18 @@ def test_what_an_own_reader_raises_is_shown_with_its_place(demo: Path, monkeypat
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the sentences advise, done with the real DVC; of the second damage the file's time does not tell."""
+    """What the sentence advises, done with the real DVC; of the damage the file's time does not tell."""
     study = trained.copy(tmp_path / "study")
     monkeypatch.chdir(study.path)
     digest, array = data_digest(), Path("data/arrays/train_images.npy")
-    flip_bit(array)
-    with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
-        load()
-    Path("data/arrays/test_images.npy").unlink()
-    study.repro("prepare")
-    assert load().digest == digest
-
     before = array.stat()
     flip_bit(array)
     os.utime(array, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
         load()
+    Path("data/arrays/test_images.npy").unlink()
     study.repro("--force", "prepare")
     assert load().digest == digest
-    assert study.repro("prepare") == []
 
 
 def test_scenes_are_drawn_from_the_arrays(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,12 +162,12 @@ def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path, study: Params, cap
     assert re.fullmatch(r"error: Something else lies in the place of a file or folder \(.*configs.*\): move it elsewhere, .*\n", said)
 
 
-def test_all_that_params_yaml_says_runs_what_writes_tables_and_pages(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+def test_all_that_params_yaml_says_runs_what_writes_tables_and_pages(tmp_path: Path, own: dict[str, Any]) -> None:
     """DVC compares mappings without their order, and of a made study no section that its params.yaml began without."""
-    turned = {"variants": dict(reversed(raw_params["variants"].items()))}
+    turned = {"variants": dict(reversed(own["variants"].items()))}
     digests = set()
     for change in ({}, turned, {"images_shown": 7}, {"title": "Another"}):
-        (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw_params | change, sort_keys=False))
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(own | change, sort_keys=False))
         digests.add(digest(tmp_path / "params.yaml"))
     assert len(digests) == 4
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

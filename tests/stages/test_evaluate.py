@@ -1,6 +1,7 @@
 """The evaluate stage: it trusts weights only after it has checked them, and does again only what has changed."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,16 @@ def trained(once: Any, arrays: Path, raw_params: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def evaluated(once: Any, trained: Path) -> Path:
-    """The same after one run of the stage as DVC starts it, with two processes."""
+    """The same after one run of the stage with two processes."""
 
     def make(directory: Path) -> str:
         shutil.copytree(trained, directory, symlinks=True)
-        with started(directory, LAB_PROCESSES="2") as child:
-            output, _ = child.communicate()
-        assert child.returncode == 0, output
-        return output
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
+            patch.chdir(directory)
+            patch.setenv("LAB_DEVICE", "cpu")
+            patch.setenv("LAB_PROCESSES", "2")
+            stage.main([])
+        return said.getvalue()
 
     directory, output = once("three evaluated networks", make)
     assert [line.rpartition(" (")[2] for line in output.splitlines()] == ["1 of 3)", "2 of 3)", "3 of 3)"]

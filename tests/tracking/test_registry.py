@@ -1,5 +1,6 @@
 """The baseline's network in the model registry: registered once, without a pickle, loaded as people do it."""
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from tests.helpers import stored
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")]  # in MLflow's own modules
 
 
-def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_registers_its_baseline_alone(
+    trained: Repository, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loaded network computes what the stored weights do."""
     import mlflow
 
     trained = trained.copy(tmp_path / "study")
-    (trained.path / "mlflow.db").unlink(missing_ok=True)  # a copied store keeps its files in the original's folder
+    shutil.copyfile(empty_database, trained.path / "mlflow.db")  # a copied store keeps its files in the original's folder
     monkeypatch.chdir(trained.path)
     other_place = tmp_path / "registry-of-another-project.db"
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{other_place}")
