@@ -262,7 +262,8 @@ def _number(series: str, key: list[str]) -> int | None:
 
 def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
-    if ARRAYS.exists() and not repro.own_data_changed(sides[-1].params) and all(_take(side, n, device) for side in sides):
+    here = sides[-1].params  # this folder's: the change is the last side
+    if ARRAYS.exists() and not repro.own_data_changed(here) and all(_take(side, n, device) for side in sides):
         return
     repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"), wait=True)  # what trainings read
     for side in sides:  # seeds of the data that were there before do not count

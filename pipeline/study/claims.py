@@ -479,8 +479,8 @@ def _settled(finding: Finding, mean: float, sides: Mapping[str, Training], seeds
     """The finding, "not settled" where its effect has not.
 
     The effect has not settled where it moved from the fifth of the epochs before the last fifth to the last, as far as its interval can
-    tell at the level of the verdict, and would leave where it is now within another training of this length at that
-    pace. What every seed moved is one value, so that the noise between seeds falls out.
+    tell at the level of the verdict, and would leave where it is now within another training of this length at that pace.
+    What every seed moved is one value, so that the noise between seeds falls out.
     """
     comparison = finding.comparison
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):

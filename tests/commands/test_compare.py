@@ -101,6 +101,19 @@ def test_paired_numbers_are_scipys_and_pairs_go_by_seed(study: Repository) -> No
     assert change.p == change.adjusted == pytest.approx(stats.ttest_rel(HEAD, BASE).pvalue)
 
 
+def test_an_option_that_came_later_had_its_old_value_before(study: Repository) -> None:
+    study.train("base", BASE)
+    model = study.records["base"]["config"]["model"]
+    model["architecture"] = "vit"
+    study.write()
+    study.commit()
+    for value, said in (("full", ()), ("none", ("model.mlp: full → none",))):
+        model["mlp"] = value
+        study.write()
+        (change,) = study.both("HEAD", "").changes
+        assert change.settings == said
+
+
 def test_of_several_variants_six_seeds_can_tell(study: Repository) -> None:
     for name in ("one", "two", "three"):
         study.train(name, BASE[:6])
