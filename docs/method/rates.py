@@ -1,9 +1,9 @@
 """Whether an effect is one of the learning rate: networks compared at the common rate, and each at its best of three.
 
 `python -m docs.method.rates` trains the networks of some claims (those named, or all of `CLAIMS`) at half, once and twice the study's rate
-in build/rates, the last 10,000 training images held out, which takes hours of two cores. It writes what they reached into docs/rates.csv,
-and docs/rates.md with its figure from that; `--page` writes the page alone. A network's best rate is the one with the fewest errors on the
-held-out images; the effect is one of test errors.
+in build/rates, the last 10,000 training images held out, which takes hours of two cores. It writes what each reached into docs/rates.csv,
+whose networks it does not train again, and docs/rates.md with its figure from that; `--page` writes the page alone. A network's best rate
+is the one with the fewest errors on the held-out images; the effect is one of test errors.
 """
 
 from __future__ import annotations
@@ -102,15 +102,10 @@ def compared(study: Params, claims: Sequence[str] = CLAIMS) -> list[tuple[str, C
     return [(id, one) for id, one in found if not LEFT_OUT & {*one.variants}]
 
 
-def variants(study: Params, claims: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Each network of these claims at each rate, as params.yaml has variants."""
-    names = dict.fromkeys(name for _, one in compared(study, claims) for name in one.variants)
-    return {
-        f"{name}-{rate}": {key: value for key, value in study.difference(name).items() if key != "seeds"}
-        | {"learning_rate": factor * study.train.learning_rate, "divergence": "record"}
-        for name in names
-        for rate, factor in FACTORS.items()
-    }
+def variants(study: Params, name: str) -> dict[str, dict[str, object]]:
+    """A network at each rate, as params.yaml has variants."""
+    own = {key: value for key, value in study.difference(name).items() if key != "seeds"} | {"divergence": "record"}
+    return {f"{name}-{rate}": own | {"learning_rate": factor * study.train.learning_rate} for rate, factor in FACTORS.items()}
 
 
 def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], **changes: object) -> Path:
@@ -127,12 +122,12 @@ def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], 
     return directory
 
 
-def train(study: Params, claims: Sequence[str]) -> pd.DataFrame:
-    """A row for each network of these claims, rate and seed."""
-    directory = run("rates", {"seeds": SEEDS, "validation": HELD_OUT}, variants(study, claims))
+def train(study: Params, name: str) -> pd.DataFrame:
+    """A row for each rate and seed of a network."""
+    directory = run("rates", {"seeds": SEEDS, "validation": HELD_OUT}, variants(study, name))
     found = []
     for variant, one in load(directory).trainings.items():
-        name, _, rate = variant.rpartition("-")
+        rate = variant.rpartition("-")[2]
         held_out = MEASURES["validation accuracy"].per_seed(one)
         assert held_out is not None  # each of them is evaluated
         columns = zip(one.seeds, late(one.test_error), 1 - held_out, strict=True)
@@ -239,12 +234,12 @@ def main(argv: list[str]) -> None:
     if unknown := [id for id in given.claims if id not in CLAIMS]:
         raise UserError(f"{unknown[0]} is no claim whose networks are trained at other rates: name some of {listed(CLAIMS)}.")
     if not given.page:
-        trained = train(study, given.claims)
-        if TABLE.exists():
-            others = pd.read_csv(TABLE)
-            trained = pd.concat([others[~others["variant"].isin(trained["variant"])], trained])
-        with replacing(TABLE) as file:
-            trained.to_csv(file, index=False)
+        for name in dict.fromkeys(name for _, one in compared(study, given.claims) for name in one.variants):
+            have = pd.read_csv(TABLE) if TABLE.exists() else pd.DataFrame({"variant": []})
+            if name not in {*have["variant"]}:
+                rows = pd.concat([have, train(study, name)])
+                with replacing(TABLE) as file:
+                    rows.to_csv(file, index=False)
     if not TABLE.exists():
         raise UserError(f"There is no {TABLE.name} yet: run this command without --page, which trains what it has to hold.")
     found = pairs(study, pd.read_csv(TABLE))

@@ -8,19 +8,22 @@ On the kind of processor that trained, everything has to be equal to the last bi
 have to be equal to the last bit (the learning rates in float32, if a GPU is on one side), and the rest up to rounding.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pipeline.params import TrainSettings
 from pipeline.runner.seeds import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
-from pipeline.training.engine import Trainer
-from pipeline.training.optimizers import make_optimizer
+
+if TYPE_CHECKING:  # the evaluation's coordinator needs no torch
+    from torch import Tensor
+
+    from pipeline.training.engine import Trainer
 
 # Fifty steps enlarge the rounding of another kind of processor. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's
 # losses differ by 1e-7 of their size and its gradient norms by 1e-6; the CNN's by 0.007 and 0.09, the most, because of its batch norm.
@@ -67,6 +70,10 @@ def other_tables(train: TrainSettings, num_steps: int, new: Mapping[str, str], o
 
 def _rates(train: TrainSettings, num_steps: int) -> set[str]:
     """The digests of the optimiser's table in both precisions."""
+    import torch
+
+    from pipeline.training.optimizers import make_optimizer
+
     optimizer = make_optimizer(train, [torch.zeros(1)], num_seeds=1, stacked=False, total_steps=num_steps)
     return {_digest([optimizer.coefficients]), _digest([optimizer.coefficients.float()])}
 
@@ -80,6 +87,8 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], first: Finishe
         first: the variant's first seed, whose weights are tested in place of those that are elsewhere: the test is the same for all.
         exact: whether this is the kind of processor that trained.
     """
+    import torch
+
     tested = [part if part.has_weights else first for part in parts]
     if other := sorted({name for part in tested if part for name in part.weights.keys() ^ trainer.stack.state().keys()}):
         return f"the weights have other names: {', '.join(other[:3])}"

@@ -8,6 +8,7 @@ An empty cell is a value that is not known; a NaN is one that is. A cell that is
 what older ones lack is absent.
 """
 
+import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,10 +52,21 @@ def render(trainings: Iterable[Training]) -> dict[str, str]:
             tables[1].append({"variant": one.variant, "seed": one.seeds, **last, **one.evaluation})
         record = {name: value for name, value in one.record.items() if name not in _LEFT_OUT}
         sizes = {"parameters": one.parameters, "flops": one.flops}
-        tables[2].append({"variant": [one.variant], **{name: _cell(value) for name, value in flatten(sizes | record)}})
-    # As text, in which a NaN is "nan" and what is missing stays empty.
-    frames = (pd.concat([pd.DataFrame({"variant": []}), *(pd.DataFrame(part).map(str) for part in parts)]) for parts in tables)
-    return {name: frame.to_csv(index=False, lineterminator="\n") for name, frame in zip(NAMES, frames, strict=True)}
+        tables[2].append({"variant": one.variant, **{name: _cell(value) for name, value in flatten(sizes | record)}})
+    return {name: _text(parts) for name, parts in zip(NAMES, tables, strict=True)}
+
+
+def _text(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The text of a table: a NaN is "nan", and a column that a part lacks stays empty there."""
+    file = io.StringIO()
+    names = dict.fromkeys(["variant", *(name for part in parts for name in part)])
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    for part in parts:
+        count = len(part["seed"]) if "seed" in part else 1
+        columns = (part.get(name, "") for name in names)
+        writer.writerows(zip(*([one] * count if isinstance(one, str) else np.asarray(one).tolist() for one in columns), strict=True))
+    return file.getvalue()
 
 
 def epoch_columns(training: Training) -> dict[str, Any]:

@@ -115,7 +115,8 @@ def main_device(timed: Mapping[str, Timings]) -> Timings | None:
 
 
 def _read(path: Path, params: Params) -> Timings:
-    own = {entry.name: entry.model for entry in entries(params, 1) if entry.subject not in params.timed_otherwise()}
+    otherwise = params.timed_otherwise()
+    own = {entry.name: entry.model for entry in entries(params, 1) if entry.subject not in otherwise}
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         measurements = {entry["name"]: entry for entry in raw["measurements"]}
