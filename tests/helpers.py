@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from pipeline import params
 from pipeline.runner import pool, seeds
 from pipeline.stages import resolve
+from pipeline.study.statistics import Interval
 
 if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
@@ -51,6 +52,12 @@ def wait_until(met: Callable[[], object]) -> None:
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def ends(interval: Interval | None) -> tuple[float, float]:
+    """Of an interval that has to be there."""
+    assert interval is not None
+    return interval.low, interval.high
 
 
 def variant(study: params.Params, model: dict[str, Any], **train: Any) -> params.VariantSettings:

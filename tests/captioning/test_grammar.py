@@ -8,7 +8,6 @@ from pipeline.captioning.grammar import EOS, MAX_WORDS, PAD, PHRASINGS, Grammar,
 from pipeline.params import DATASETS, DataSource
 from pipeline.system.errors import UserError
 
-CAPTIONED = [name for name, source in DATASETS.items() if source.nouns]
 SCENES: list[Scene] = [scene for scene in product((None, *range(10)), repeat=4) if scene != (None,) * 4]
 
 
@@ -74,7 +73,7 @@ def test_no_word_of_a_caption_may_be_missing_twice_or_another(grammar: Grammar) 
                     assert other == word or grammar.parse((*before, other, *after)) != scene
 
 
-@pytest.mark.parametrize("dataset", CAPTIONED)
+@pytest.mark.parametrize("dataset", [name for name, source in DATASETS.items() if source.nouns])
 def test_the_table_of_data_sets_knows_the_size_of_the_vocabulary(dataset: str) -> None:
     source = DATASETS[dataset]
     assert len(source.nouns) == source.shape.classes

@@ -60,14 +60,6 @@ def test_the_loss_of_a_step_is_the_mean_over_its_words(study: Params, data: Scen
     assert losses.mean().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_no_graph_is_replayed_in_self_critical_epochs(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, epochs = trainer(study, data, self_critical_epochs=1), list[int]()
-    monkeypatch.setattr(made.driver, "stop_graphs", lambda: epochs.append(epoch))
-    for epoch in (1, 2, 3):
-        made.learning.begin(epoch)
-    assert epochs == [3]
-
-
 def test_another_choice_of_references_is_seen_by_replay(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
     before = replay.tables(trainer(study, data))[0]
     monkeypatch.setattr(learning, "choose", lambda key, step, size: (choose(key, step, size) + 1) % len(PHRASINGS))
@@ -134,11 +126,15 @@ def test_training_does_not_read_the_test_scenes(study: Params, data: SceneData) 
     assert trainer(study, blind, epochs=1).run_epoch()[0][:6] == trainer(study, data, epochs=1).run_epoch()[0][:6]
 
 
-def test_self_critical_epochs_leave_batch_norm_alone_and_change_all_weights(study: Params, data: SceneData) -> None:
-    made = trainer(study, data, epochs=2, self_critical_epochs=1, self_critical_rate=0.01)
+def test_self_critical_epochs_leave_batch_norm_alone_change_all_weights_and_replay_no_graph(
+    study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, stopped = trainer(study, data, epochs=2, self_critical_epochs=1, self_critical_rate=0.01), list[int]()
+    monkeypatch.setattr(made.driver, "stop_graphs", lambda: stopped.append(made.epoch))
     made.run_epoch()
     before = copy.deepcopy(made.stack.state())
     made.run_epoch()
+    assert stopped == [2]
     for name, value in made.stack.state().items():
         fixed = any(part in name for part in ("running", "num_batches", "calls", "key"))
         assert torch.equal(value, before[name]) == fixed, name
@@ -161,47 +157,30 @@ def test_samples_have_the_models_own_probabilities(study: Params, data: SceneDat
     assert torch.equal(drawn == PAD, ended)
 
 
-def test_samples_are_scored_by_the_references_of_their_own_scene(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(study, data, self_critical_epochs=2)
+def test_samples_are_rewarded_by_the_references_of_their_own_scene(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a scene is the mean of -(r - mean r) log p, and its gradient reaches every weight."""
+    made, rewards = trainer(study, data, self_critical_epochs=2), np.random.default_rng(0).random(3 * SAMPLES)
     made.learning.begin(2)
     seen: list[Any] = []
-    monkeypatch.setattr(learning.CiderD, "score", lambda self, captions, of: seen.extend([captions, of]) or np.zeros(len(of)))
-    made.learning.losses(torch.tensor([[3, 47, 20]]), torch.tensor(0))
+    monkeypatch.setattr(learning.CiderD, "score", lambda self, captions, of: seen.extend([captions, of]) or rewards)
+    losses, model = made.learning.losses(torch.tensor([[3, 47, 20]]), torch.tensor(0)), made.learning._model
     captions, of = seen
     assert of.tolist() == [3] * SAMPLES + [47] * SAMPLES + [20] * SAMPLES
-    pictures = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.train.cells)[[3, 47, 20]].long())
-    drawn = decoding.sample(made.learning._model, pictures[:, None] / 255, SAMPLES, made.learning._keys["sample"], torch.tensor(0))
+    cells = torch.from_numpy(data.scenes.train.cells)[[3, 47, 20]].long()
+    images = compose(torch.from_numpy(data.dataset.train_images), cells)[:, None] / 255
+    drawn = decoding.sample(model, images, SAMPLES, made.learning._keys["sample"], torch.tensor(0))
     assert captions.tolist() == drawn.tolist()
-
-
-def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reward for short captions makes them short."""
-    monkeypatch.setattr(learning.CiderD, "score", lambda self, captions, of: -(captions != PAD).sum(1).astype(np.float64))
-    made = trainer(study, data, epochs=5, self_critical_epochs=4, self_critical_rate=0.01)
-
-    def length() -> float:
-        images = compose(made.learning._images, made.learning._cells[torch.arange(48)])[:, None] / 255
-        return float((decoding.sample(made.learning._model, images, 5, torch.tensor([1]), torch.tensor(0)) != PAD).sum(1).double().mean())
-
-    made.run_epoch()
-    before = length()
-    finish(made)
-    assert length() < 0.7 * before
-
-
-def test_loss_by_hand_with_what_lies_behind_the_end() -> None:
-    log_probabilities = torch.tensor([[[-1.0, -2.0, -torch.inf], [-3.0, -4.0, -5.0]]], requires_grad=True)
-    mask = torch.tensor([[[True, True, False], [True, False, False]]])
-    better = torch.tensor([[0.5, -0.5]], requires_grad=True)
-    loss = self_critical_losses(log_probabilities, mask, better).mean()
-    assert loss.item() == -(0.5 * -3 + -0.5 * -3) / 2 == 0
-    loss.backward()
-    assert log_probabilities.grad is not None
-    assert log_probabilities.grad.tolist() == [[[-0.25, -0.25, 0], [0.25, 0, 0]]]
-    assert better.grad is None
+    log_p = model(images, shifted(drawn)).log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
+    better = torch.tensor(rewards, dtype=torch.float32).view(3, SAMPLES)
+    expected = -((better - better.mean(1, keepdim=True)) * (log_p * (drawn != PAD)).sum(1).view(3, SAMPLES)).mean(1)
+    torch.testing.assert_close(losses[0], expected)
+    for gradient, wanted in zip(*(torch.autograd.grad(loss.sum(), made.stack.parameters) for loss in (losses, expected)), strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+        assert wanted.any()
 
 
 def test_gradient_is_that_of_the_expected_reward() -> None:
+    """With a place behind the end, of probability 0."""
     # All pairs of samples from three captions of one word, each weighted by its probability, stand for infinitely many scenes. A
     # baseline that contains the sample itself takes 1/k off the gradient, here a half.
     logits = torch.tensor([0.3, -1.0, 0.5], dtype=torch.float64, requires_grad=True)
@@ -213,6 +192,8 @@ def test_gradient_is_that_of_the_expected_reward() -> None:
         for second in range(3):
             pair = torch.tensor([[first, second]])
             better = torch.from_numpy(advantages(reward[pair].numpy()))
-            loss = self_critical_losses(p.log()[pair][..., None], torch.ones(1, 2, 1, dtype=torch.bool), better).mean()
+            log_p = F.pad(p.log()[pair][..., None], (0, 1), value=-torch.inf)
+            loss = self_critical_losses(log_p, torch.tensor([True, False]).expand(1, 2, 2), better).mean()
+            assert loss.isfinite()
             total += (p[first] * p[second]).detach() * torch.autograd.grad(loss, logits, retain_graph=True)[0]
     torch.testing.assert_close(-total, expected / 2)

@@ -12,7 +12,7 @@ from pipeline.captioning.captioner import DecoderAttention, Mesh, image_attentio
 from pipeline.captioning.cnn_lstm import CnnLstm
 from pipeline.captioning.decoding import greedy
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
-from pipeline.captioning.model import CaptionModel, Stem
+from pipeline.captioning.model import Stem
 from pipeline.models import attention, build, count_flops
 from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
 from tests.helpers import captioner
@@ -119,10 +119,13 @@ def test_mesh_is_its_formula(levels: int) -> None:
 
 
 @pytest.mark.parametrize("settings", ALL, ids=str)
-def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
+def test_every_parameter_has_a_gradient_and_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
     """So no word sees a later one. Several captions of an image are read at once."""
-    model: CaptionModel = make(settings).double().eval()
-    images, words = scenes(2)[[0, 0, 1, 1]], captions()
+    model, images, words = make(settings), scenes(2)[[0, 0, 1, 1]], captions()
+    logits = model(scenes(dtype=torch.float32), words[:, :-1])
+    F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()] == []
+    model.double().eval()
     torch.testing.assert_close(model(scenes(2), words), model(images, words), rtol=0, atol=1e-12)
     words[words == PAD] = 9  # a state has no padding
     state, steps = model.start(images), []
@@ -130,14 +133,6 @@ def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
         logits, state = model.step(words[:, place], state)
         steps.append(logits)
     torch.testing.assert_close(torch.stack(steps, 1), model(images, words), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("settings", ALL, ids=str)
-def test_every_parameter_has_a_gradient(settings: AnyModelSettings) -> None:
-    model, words = make(settings), captions()
-    logits = model(scenes(dtype=torch.float32), words[:, :-1])
-    F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
-    assert [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()] == []
 
 
 @pytest.mark.parametrize("settings", CAPTIONERS, ids=str)

@@ -35,22 +35,13 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 
 def test_distance_worked_out_by_hand(raw_params: dict[str, Any]) -> None:
     """Two by two patches of 14 pixels, a class token and memory slots: equal weights reach (0 + 14 + 14 + 14 √2) / 4 pixels."""
-    settings = ModelSettings.model_validate(raw_params["base"] | {"patch": 14, "memory": 2})
+    settings = settings_of(raw_params, patch=14, memory=2)
     equal = np.full((2, 1, 3, 5, 7), 1 / 7)
     equal[1, ..., 1:5, :5] = np.eye(5)[1:]  # the second block's patches read themselves
     assert attention.distance(equal, settings) == pytest.approx(np.array([[14 * (2 + math.sqrt(2)) / 4], [0.0]]))
     on_slots = np.zeros((1, 1, 1, 5, 7))
     on_slots[..., 5] = 1
     assert attention.distance(on_slots, settings).tolist() == [[0.0]]
-
-
-def rollout_by_products(weights: np.ndarray, residual: bool) -> np.ndarray:
-    """(block, head, token, key) of one image to (token, token): Abnar and Zuidema 2020, section 3, block by block."""
-    result = one = np.eye(weights.shape[2])
-    for step in weights.mean(1)[..., : weights.shape[2]]:
-        step = step / step.sum(1, keepdims=True)
-        result = (0.5 * step + 0.5 * one if residual else step) @ result
-    return result
 
 
 def test_rollout_of_attention_that_is_all_on_a_slot_moves_nothing() -> None:
@@ -156,9 +147,14 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     assert weights.shape == (settings.blocks, 7, settings.heads, tokens, tokens + settings.memory)
     flat = weights.reshape(-1, tokens + settings.memory)
     assert found["attention_entropy"] == pytest.approx(np.mean([-sum(p * math.log(p) for p in row) for row in flat.tolist()]), abs=1e-6)
+    reached = [found[f"attention_distance_{block}"] for block in range(1, settings.blocks + 1)]
+    assert reached == pytest.approx(attention.distance(weights, settings).mean(1), rel=1e-5)
     rows = []
     for image in range(7):
-        rolled = rollout_by_products(weights[:, image], settings.residual != "none")
+        rolled = np.eye(tokens)
+        for step in weights[:, image].mean(1)[..., :tokens]:  # Abnar and Zuidema 2020, section 3
+            step = step / step.sum(1, keepdims=True)
+            rolled = (step if settings.residual == "none" else (step + np.eye(tokens)) / 2) @ rolled
         rows.append(rolled.mean(0) if settings.pool == "mean" else rolled[int(settings.pool == "first")])
     ink = images.reshape(7, 4, 7, 4, 7).mean((2, 4)).reshape(7, 16)
     patches = np.array(rows)[:, int(settings.has_cls) :]

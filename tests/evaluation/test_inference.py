@@ -1,7 +1,6 @@
 """What is measured of a group's weights, by other ways of computing it."""
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +79,11 @@ class Lab:
         """A module with the weights that were stored."""
         return self.initial(variant, seed, moved=True).eval()
 
-    def task(self, variant: str, *of: int, probes: tuple[str, ...] = (), settings: Any = None, file: Path | None = None) -> Task:
-        file = file or self.file(variant)
-        return Task(variant, settings or self.settings[variant], of, probes, "cpu", file, self.arrays, file.with_suffix(""))
+    def task(self, variant: str, *of: int, probes: tuple[str, ...] = (), file: Path | None = None, **train: Any) -> Task:
+        """Keywords change how it was trained."""
+        file, settings = file or self.file(variant), self.settings[variant]
+        settings = settings.model_copy(update={"train": settings.train.model_copy(update=train)})
+        return Task(variant, settings, of, probes, "cpu", file, self.arrays, file.with_suffix(""))
 
     def measure(self, variant: str, *of: int, **options: Any) -> Any:
         return measure(self.task(variant, *of, **options))
@@ -119,9 +120,7 @@ def test_losses_and_predictions(lab: Lab) -> None:
 
 
 def test_held_out_images_are_the_last_training_images(lab: Lab) -> None:
-    settings = lab.settings["net"]
-    held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": 123})})
-    found = lab.measure("net", 2, 7, settings=held_out).columns
+    found = lab.measure("net", 2, 7, validation=123).columns
     assert list(found) == ["validation_loss", "validation_accuracy"]
     images, labels = lab.data.train_images[-123:], lab.data.train_labels[-123:]
     for row, seed in enumerate((2, 7)):
@@ -148,11 +147,10 @@ def test_accuracy_under_shifts(lab: Lab) -> None:
 @pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 10), ("radam", 1)])
 def test_changes_of_weights_in_the_first_steps(lab: Lab, optimizer: Any, steps: int) -> None:
     """Plain SGD's, and RAdam's first, are the learning rate times the gradient, whose norm the trace of a training has."""
-    settings = lab.settings["net"]
-    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": 0.1})})
-    found = first_changes(lab.task("net", 4, 7, settings=settings), lab.data, CPU)
+    task = lab.task("net", 4, 7, optimizer=optimizer, learning_rate=0.1)
+    found = first_changes(task, lab.data, CPU)
     for i, seed in enumerate((4, 7)):
-        trainer = Trainer(settings, lab.data, [seed], CPU)
+        trainer = Trainer(task.settings, lab.data, [seed], CPU)
         trainer.run_steps(steps)
         size = sum(value.numel() for value in trainer.stack.parameters)
         expected = 0.1 * trainer.trace.gradient_norm[0, :steps].double().numpy() / np.sqrt(size)
@@ -248,9 +246,8 @@ def test_the_trace_of_each_seed_in_the_order_of_the_task(lab: Lab) -> None:
     """Seven losses of 2 among twenty fall to five at step 22; one that never falls is censored after the 12 steps of the digits' epoch."""
     found = lab.measure("net", 7, 4, 2, probes=("trace",)).columns
     assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
-    task = lab.task("net", 4, 2)  # the loss of a self-critical step is none of these
-    critical = task.settings.model_copy(update={"train": task.settings.train.model_copy(update={"self_critical_epochs": 1})})
-    assert inference.trace_columns(replace(task, settings=critical))["steps_to_loss"].tolist() == [13, 13]
+    task = lab.task("net", 4, 2, self_critical_epochs=1)  # whose steps' loss is none of these
+    assert inference.trace_columns(task)["steps_to_loss"].tolist() == [13, 13]
 
 
 def test_without_shared_memory_one_process_finds_the_same(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

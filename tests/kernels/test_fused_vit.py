@@ -93,8 +93,7 @@ class Batch:
             losses = F.cross_entropy(logits, self.labels, reduction="none")
             names, weights = zip(*exact.named_parameters(), strict=True)
             gradients = torch.autograd.grad(losses[index].mean(), weights, materialize_grads=True)
-            table = position(exact)
-            packed = self.layout.pack({k: v[None] for k, v in zip(names, gradients, strict=True)}, None if table is None else table * 0)
+            packed = self.layout.pack({k: v[None] for k, v in zip(names, gradients, strict=True)}, position(exact) * 0)
             results.append({"gradient": packed[0], "loss": losses[index], "test_loss": losses, "predicted": logits.argmax(1)})
         return {name: torch.stack([result[name].detach() for result in results]) for name in results[0]}
 
@@ -118,10 +117,9 @@ class Batch:
         return {name: value.cpu() for name, value in result.items()}
 
 
-def position(model: torch.nn.Module) -> Tensor | None:
-    """As `Stack.position`."""
-    table = getattr(model, "position", None)
-    return None if table is None else table.detach()[None]
+def position(model: torch.nn.Module) -> Tensor:
+    """The fixed table of positions, where it has one."""
+    return dict(model.named_buffers()).get("position", torch.zeros(0))[None]
 
 
 def error(actual: Tensor, exact: Tensor) -> float:

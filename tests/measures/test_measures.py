@@ -17,6 +17,8 @@ from pipeline.models.positions import sinusoidal_table
 
 
 def values_of(measure: str, **training: Any) -> list[float]:
+    """Curves may be lists."""
+    training = {name: np.array(value, dtype=float) if isinstance(value, list) else value for name, value in training.items()}
     if "train_loss" in training:
         training = {"supervised_epochs": training["train_loss"].shape[1], "settings": SimpleNamespace(num_outputs=10), **training}
     return MEASURES[measure].values(SimpleNamespace(**training)).tolist()
@@ -28,37 +30,40 @@ def test_late_epochs_are_the_last_five_or_the_last_fifth(epochs: int, length: in
     assert late(curve) == pytest.approx([epochs - (length - 1) / 2, 7.0])
 
 
-def test_gain_and_price_by_hand() -> None:
-    """Of five epochs the last one is the last fifth."""
-    accuracy = np.array([[0.5, 0.6, 0.8, 0.9, 1.0]])
-    assert values_of("accuracy gained", test_accuracy=accuracy) == pytest.approx([0.5])
-    assert values_of("error times arithmetic", test_error=np.full((1, 5), 0.1), flops=1000, seeds=(0,)) == pytest.approx([100])
-
-
 def test_what_the_evaluation_found_is_taken_from_its_columns() -> None:
     columns = {
         "positions_1d": 1, "position_changes_1d": 3, "state_gradient": -4, "state_gradient_start": 5,
-        "greedy_scene_accuracy": 0.9, **{f"size_{size}": size / 100 for size in SIZES},
+        "greedy_scene_accuracy": 0.9, "beam_scene_accuracy": 0.93, **{f"size_{size}": size / 100 for size in SIZES},
     }  # fmt: skip
     expected = {
         "similarity to the 1-D table": 1, "learned similarity to the 1-D table": 3,
-        "gradient at the first row at the start": 5, "scene error": 0.1, "accuracy at another size": 0.3,
+        "gradient at the first row at the start": 5, "scene error": 0.1, "gain of beam search": 0.03, "accuracy at another size": 0.3,
     }  # fmt: skip
     evaluation = {name: np.array([float(value)]) for name, value in columns.items()}
     settings = SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(size=32)))  # which is no other size
     assert {name: values_of(name, evaluation=evaluation, settings=settings)[0] for name in expected} == pytest.approx(expected)
 
 
-def test_tests_that_collapse_do_not_count_in_the_median() -> None:
-    """Of thirty tests the last ten: four collapse."""
-    error = np.array([[0.5] * 20 + [0.9, 0.02, 0.9, 0.04, 0.9, 0.03, 0.9, 0.01, 0.02, 0.03]])
-    assert values_of("median test error", test_error=error) == pytest.approx([(0.03 + 0.04) / 2])
-    assert values_of("median test error", test_error=error[:, 18:21]) == [0.9]  # a third of three
+LAST = [math.nan, math.inf, math.log(10), 0.05, 2.2]  # of a seed's losses
+COLLAPSING = [*[0.5] * 20, 0.9, 0.02, 0.9, 0.04, 0.9, 0.03, 0.9, 0.01, 0.02, 0.03]  # four of the last ten of thirty tests
 
 
-def test_the_epoch_that_first_reaches_an_accuracy() -> None:
-    accuracy = np.array([[0.9, 0.96, 0.95, 0.97], [0.9, 0.9, 0.9, 0.959]])
-    assert values_of("time to an accuracy", test_accuracy=accuracy) == [2, 5]
+@pytest.mark.parametrize(
+    ("measure", "training", "expected"),
+    [
+        ("accuracy gained", {"test_accuracy": [[0.5, 0.6, 0.8, 0.9, 1.0]]}, [0.5]),  # of five epochs the last one is the last fifth
+        ("error times arithmetic", {"test_error": [[0.1] * 5], "flops": 1000, "seeds": (0,)}, [100]),
+        ("median test error", {"test_error": [COLLAPSING]}, [(0.03 + 0.04) / 2]),
+        ("median test error", {"test_error": [COLLAPSING[18:21]]}, [0.9]),  # a third of three
+        ("time to an accuracy", {"test_accuracy": [[0.9, 0.96, 0.95, 0.97], [0.9, 0.9, 0.9, 0.959]]}, [2, 5]),
+        ("diverged", {"train_loss": [[0, last] for last in LAST]}, [1, 1, 1, 0, 0]),
+        ("diverged", {"train_loss": [[0, 0]] * 3}, [0, 0, 0]),
+        # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
+        ("diverged", {"train_loss": [[last, 0] for last in LAST], "supervised_epochs": 1}, [1, 1, 1, 0, 0]),
+    ],
+)
+def test_measures_of_curves_by_hand(measure: str, training: dict[str, Any], expected: list[float]) -> None:
+    assert values_of(measure, **training) == pytest.approx(expected)
 
 
 def test_unsteadiness_by_hand() -> None:
@@ -70,18 +75,8 @@ def test_unsteadiness_by_hand() -> None:
     assert unsteadiness(np.stack([accuracy, rising])) == pytest.approx([expected, expected])
 
 
-def test_diverged_seeds_count_one_each() -> None:
-    last = np.array([math.nan, math.inf, math.log(10), 0.05, 2.2])
-    curves = np.stack([np.zeros(5), last], axis=1)
-    assert values_of("diverged", train_loss=curves) == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert values_of("diverged", train_loss=np.zeros((3, 2))) == [0.0, 0.0, 0.0]
-    # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
-    curves = np.stack([last, np.zeros(5)], axis=1)
-    assert values_of("diverged", train_loss=curves, supervised_epochs=1) == [1.0, 1.0, 1.0, 0.0, 0.0]
-
-
 def test_unstable_trainings_diverge_or_have_a_spike() -> None:
-    curves = np.array([[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]])
+    curves = [[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]]
     spikes = {"loss_spikes": np.array([0.0, 3.0, 0.0, 40.0])}
     assert values_of("unstable", train_loss=curves, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
     with pytest.raises(NotMeasured, match="not evaluated"):

@@ -27,7 +27,6 @@ from pipeline.training import stack
 from pipeline.training.engine import Trainer
 from tests.helpers import finish
 
-GROUPS = ([0], [0, 1])  # a plain module, and a stack under vmap
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -51,40 +50,24 @@ def own(monkeypatch: pytest.MonkeyPatch, tiny_trainer: Callable[..., Trainer]) -
     return make
 
 
-@pytest.mark.parametrize("seeds", GROUPS)
 @pytest.mark.parametrize(
-    "draw",
+    ("seeds", "said", "given"),
     [
-        lambda _, x: F.dropout(x, 0.5),
-        lambda _, x: x * float(np.random.rand()),  # noqa: NPY002
-        lambda _, x: x * random.random(),
-        lambda model, x: x if model.training else F.dropout(x, 0.5),
+        ([0], "global generator", [lambda _, x: F.dropout(x, 0.5)]),
+        ([0, 1], "global generator", [lambda _, x: F.dropout(x, 0.5)]),  # a stack under vmap
+        ([0], "global generator", [lambda _, x: x * float(np.random.rand())]),  # noqa: NPY002
+        ([0], "global generator", [lambda _, x: x * random.random()]),
+        ([0, 1], "global generator", [lambda model, x: x if model.training else F.dropout(x, 0.5)]),
+        ([0], "initial weights", [lambda _, x: x, lambda _: np.random.rand()]),  # noqa: NPY002
+        ([0], "two calls", [lambda of, x: x + torch.randn(x.shape, generator=of.kept), lambda of: setattr(of, "kept", torch.Generator())]),
+        ([0], "two calls", [lambda of, x: x / (1 + next(of.kept)), lambda of: setattr(of, "kept", itertools.count())]),
+        ([0], "two calls", [lambda of, x: x * of.kept.add_(1), lambda of: of.register_buffer("kept", torch.zeros(1), persistent=False)]),
     ],
-    ids=["dropout", "numpy", "python", "in the test"],
 )
-def test_a_generator_that_a_step_moves_is_refused(draw: Forward, seeds: list[int], own: Callable[..., Trainer]) -> None:
-    with pytest.raises(UserError, match=r"pipeline\.models\.dropout"):
-        own(seeds, draw).run_epoch()
-
-
-@pytest.mark.parametrize(
-    ("forward", "prepare"),
-    [
-        (lambda model, x: x + torch.randn(x.shape, generator=model.kept), lambda model: setattr(model, "kept", torch.Generator())),
-        (lambda model, x: x / (1 + next(model.kept)), lambda model: setattr(model, "kept", itertools.count())),
-        (lambda model, x: x * model.kept.add_(1), lambda model: model.register_buffer("kept", torch.zeros(1), persistent=False)),
-    ],
-    ids=["generator", "counter", "buffer"],
-)
-def test_what_a_model_keeps_between_two_calls_is_refused(forward: Forward, prepare: Any, own: Callable[..., Trainer]) -> None:
-    """No checkpoint has it, so a training that was interrupted would go on otherwise."""
-    with pytest.raises(UserError, match="between two calls"):
-        own([0], forward, prepare).run_epoch()
-
-
-def test_initial_weights_of_a_generator_that_no_seed_sets_are_refused(own: Callable[..., Trainer]) -> None:
-    with pytest.raises(UserError, match="initial weights"):
-        own([0], lambda _, x: x, lambda _: np.random.rand())  # noqa: NPY002
+def test_what_a_training_could_not_repeat_is_refused(seeds: list[int], said: str, given: list[Any], own: Callable[..., Trainer]) -> None:
+    """Numbers of a generator that no seed sets, and what a model keeps between two calls: no checkpoint has it."""
+    with pytest.raises(UserError, match=said):
+        own(seeds, *given).run_epoch()
 
 
 @pytest.mark.parametrize(("seeds", "optimizer"), [([0], "adam"), ([0, 1], "adam"), ([0], "radam"), ([0], "sgd")])
@@ -124,19 +107,15 @@ class MixerSettings(NetworkSettings):
     kernel: Annotated[tuple[int, ...], Field(strict=False)] = (3, 3)
 
 
-@pytest.fixture
-def raw(raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def test_an_option_that_came_later_keeps_the_key(raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """With options alone: docs/own_study.md's network of its own is built and trained in tests/commands/test_study.py."""
     module = types.ModuleType("pipeline.models.own_mixer")
     vars(module).update(MixerSettings=MixerSettings)
     monkeypatch.setitem(sys.modules, "pipeline.models.own_mixer", module)
     monkeypatch.setitem(ARCHITECTURES, "mixer", Architecture("Mixer", "", "", "pipeline.models.own_mixer:MixerSettings"))
     variants = {"base": {}, "mixer": {"architecture": "mixer", "hidden": 6}, "deep": {"from": "mixer", "depth": 3}}
-    return raw_params | {"variants": variants, "experiments": {}}
-
-
-def test_an_option_that_came_later_keeps_the_key(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = parse(raw).resolve("mixer")
+    study = parse(raw_params | {"variants": variants, "experiments": {}})
+    before, deep = study.resolve("mixer"), study.resolve("deep")
     assert before.model == MixerSettings(architecture="mixer", hidden=6)
     old = before.model_dump(mode="json")
     del old["model"]["depth"], old["model"]["kernel"]
@@ -144,6 +123,5 @@ def test_an_option_that_came_later_keeps_the_key(raw: dict[str, Any], monkeypatc
     monkeypatch.setattr(MixerSettings, "frozen", {"depth": 1, "kernel": (3, 3)})
     assert before.trained_as(old)
     assert recorded(old, "here") == before
-    deep = parse(raw).resolve("deep")
     assert before.training_hash != deep.training_hash
     assert recorded(deep.model_dump(mode="json"), "here") == VariantSettings.model_validate_json(deep.to_json()) == deep

@@ -125,13 +125,3 @@ def test_the_first_page_counts_all_verdicts(study: Params) -> None:
 @pytest.mark.parametrize("check", [check_links, check_tables, check_text])
 def test_links_lead_somewhere_and_tables_are_whole(check: Callable[[Path], None]) -> None:
     check(ROOT)
-
-
-def test_no_table_is_wider_than_a_page() -> None:
-    """A browser breaks lines at spaces alone: the widest words of all columns have to fit into 820 pixels, at 8 a letter and 27 a gap."""
-    for page in (ROOT / "reports").rglob("*.md"):
-        for block in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.MULTILINE):
-            lines = [re.sub(r"\]\([^)]*\)|[`*\[]", "", line) for line in block.splitlines() if "|:--" not in line]
-            columns = zip(*(re.split(r"(?<!\\)\|", line)[1:-1] for line in lines), strict=True)
-            widest = [max(len(word) for cell in column for word in re.split(r"[ -]|<br>", cell)) for column in columns]
-            assert sum(8 * letters + 27 for letters in widest) <= 820, block.splitlines()[0]

@@ -1,6 +1,5 @@
 """Reading commits: whatever names, bytes and clones there are, and without a trace."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from tests.helpers import commit_all, git
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    made = tmp_path / "clone"
-    made.mkdir()
-    git(made, "init", "--quiet", "--initial-branch", "main")
-    return made
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    return tmp_path
 
 
 def test_a_commit_is_found_by_every_name_that_git_knows(root: Path) -> None:
@@ -31,15 +28,15 @@ def test_a_commit_is_found_by_every_name_that_git_knows(root: Path) -> None:
     assert commit_of(root, "wide-1") == second
 
 
-@pytest.mark.parametrize(("wrong", "nearest"), [("mian", "main"), ("wide-2", "wide-1"), ("-x", "")])
-def test_an_unknown_commit_is_answered_with_the_nearest_name(root: Path, tmp_path: Path, wrong: str, nearest: str) -> None:
+def test_an_unknown_commit_is_answered_with_the_nearest_name(root: Path) -> None:
     first = commit_all(root)
     git(root, "update-ref", f"refs/exps/{first[:2]}/{first[2:]}/wide-1", commit_all(root))
-    with pytest.raises(UserError, match=f"^There is no commit '{wrong}' here.*{nearest}"):
-        commit_of(root, wrong)
-    subprocess.run(["git", "clone", "--quiet", "--depth", "1", root.as_uri(), str(tmp_path / "shallow")], check=True)
+    for wrong, nearest in (("mian", "main"), ("wide-2", "wide-1"), ("-x", "")):
+        with pytest.raises(UserError, match=f"^There is no commit '{wrong}' here.*{nearest}"):
+            commit_of(root, wrong)
+    git(root, "clone", "--quiet", "--depth", "1", root.as_uri(), "shallow")
     with pytest.raises(UserError, match="this clone is shallow: run `git fetch --unshallow`"):
-        commit_of(tmp_path / "shallow", first)
+        commit_of(root / "shallow", first)
 
 
 def test_files_of_any_name_and_content_are_read_as_they_were(root: Path) -> None:

@@ -11,10 +11,10 @@ from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
 from pipeline.params import Params, load
 from pipeline.study import load as load_study
-from tests.helpers import ROOT, STUDY, of_this_study
+from tests.helpers import ROOT, of_this_study
 
 
-def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
+def test_the_table_has_every_scenario_and_keeps_its_promise(study: Params) -> None:
     """At most 5 % false verdicts over all looks: under a true null, on the margin, with skewed errors.
 
     The exceptions are named on the method page.
@@ -30,7 +30,7 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
         "one side skewed, the other spreads a third as far", "one seed in ten collapses", "one test in 56 of one side collapses",
         "one test in 56 of one side collapses, the other spreads a third as far",
     }  # fmt: skip
-    assert load(STUDY / "params.yaml").looks == LOOKS  # what was counted is what the study does
+    assert study.looks == LOOKS  # what was counted is what the study does
 
 
 @pytest.mark.parametrize(

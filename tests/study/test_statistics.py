@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.study.statistics import holm, summarize, vote
+from tests.helpers import ends
 
 
 def test_summary_of_hand_worked_numbers() -> None:
     # 2, 4, 6: mean 4, squared deviations 4 + 0 + 4 over 2, and t(0.975, 2) = 4.30265.
-    summary = summarize([2.0, 4.0, 6.0])
+    summary, half = summarize([2.0, 4.0, 6.0]), 4.302652730 * 2 / math.sqrt(3)
     assert (summary.n, summary.mean, summary.sd) == (3, 4.0, 2.0)
-    assert summary.interval is not None
-    assert summary.interval.high - 4.0 == pytest.approx(4.302652730 * 2 / math.sqrt(3), rel=1e-9)
+    assert ends(summary.interval) == pytest.approx((4 - half, 4 + half), rel=1e-9)
+    assert ends(summarize([0.2, 0.4, 0.9], share=True).interval) == (0.0, 1.0)  # beyond which no share lies
     for bad in ([], [[1.0, 2.0]], [1.0, math.nan]):
         with pytest.raises(ValueError, match=r"needs a row|finite"):
             summarize(bad)  # type: ignore[arg-type]

@@ -44,20 +44,17 @@ def trainings(draw: st.DrawFn) -> list[Training]:
     return found
 
 
-def read(texts: dict[str, str]) -> list[Training]:
-    return tables.parse({name: text.encode() for name, text in texts.items()})
-
-
 @given(written=trainings())
 @settings(deadline=None)
 def test_what_is_written_is_read_to_the_last_bit(written: list[Training]) -> None:
-    found = read(tables.render(written))
+    texts = tables.render(written)
+    found = tables.parse({name: text.encode() for name, text in texts.items()})
     for old, new in zip(written, found, strict=True):
         assert (new.variant, new.seeds, new.parameters, new.flops) == (old.variant, old.seeds, old.parameters, old.flops)
         assert new.record == old.record
         np.testing.assert_equal(dict(new.curves), dict(old.curves))
         np.testing.assert_equal(new.evaluation, old.evaluation)
-    assert tables.render(found) == tables.render(written)
+    assert tables.render(found) == texts
 
 
 EPOCHS = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"

@@ -69,22 +69,20 @@ def test_every_round_has_its_own_order_and_every_run_the_same() -> None:
     assert again.asked == machine.asked
 
 
-def _burn(seconds: float) -> list[str]:
-    code = f"import time\nwhile time.process_time() < {seconds}: pass\ninput()"
-    return [sys.executable, "-c", code]
+BURN = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
 
 
 def test_work_of_children_is_not_foreign_and_other_work_is(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = load.tree
     with monkeypatch.context() as patch:
         patch.setattr(load, "_busy", lambda: sum(tree(os.getpid()).values()))  # a machine on which nobody else works
-        with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
-            child.communicate(b"\n")
+        with load.LoadMeter() as meter:
+            subprocess.run(BURN, check=True)
         assert meter.foreign < 0.02
     start = time.perf_counter()
     monkeypatch.setattr(load, "tree", lambda root: {root: tree(root)[root] - sum(os.times()[2:4])})  # children do not belong to it
-    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
-        child.communicate(b"\n")
+    with load.LoadMeter() as meter:
+        subprocess.run(BURN, check=True)
     assert meter.foreign * (time.perf_counter() - start) * (os.cpu_count() or 1) > 0.4  # seconds
 
 

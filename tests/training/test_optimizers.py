@@ -91,9 +91,10 @@ def reference(settings: TrainSettings, *, fused: bool) -> Callable[[list[Tensor]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_is_torchs_alone_and_in_a_stack(study: Params, options: dict[str, Any]) -> None:
+def test_is_torchs_alone_and_in_a_stack_and_changes_its_state_in_place(study: Params, options: dict[str, Any]) -> None:
     settings = train(study, **options)
     alone, stack = Run(settings, [3], stacked=False), Run(settings, [1, 3, 4], stacked=True)
+    places = {name: tensor.data_ptr() for name, tensor in alone.optimizer.state().items()}
     norms = torch.stack([torch.cat([alone.step(number), stack.step(number)[1:2]]) for number in range(STEPS)])
     expected, expected_norms = torchs(settings, reference(settings, fused=False))
     for run, norm in ((alone, norms[:, 0]), (stack, norms[:, 1])):
@@ -104,6 +105,10 @@ def test_is_torchs_alone_and_in_a_stack(study: Params, options: dict[str, Any]) 
     if settings.optimizer != "radam" and settings.clip_norm is None:  # the rate is a tensor here and a number there
         assert all(map(torch.equal, alone.of(3), torchs(settings, reference(settings, fused=True))[0]))
     assert settings.clip_norm is None or len((norms > settings.clip_norm).unique()) == 2
+    alone.optimizer.load({name: tensor.clone() for name, tensor in alone.optimizer.state().items()})
+    # A captured step goes on with the tensors it was captured with.
+    assert {name: tensor.data_ptr() for name, tensor in alone.optimizer.state().items()} == places
+    assert int(alone.optimizer.state()["step"]) == STEPS
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -135,17 +140,6 @@ def test_a_large_gradient_is_clipped_although_its_square_is_none(study: Params) 
     assert float(norm) == pytest.approx(1e25 * float(exact.norm()), rel=1e-6)
     moved = torch.cat([(b - a).flatten() for a, b in zip(run.of(3), weights(3), strict=True)])
     torch.testing.assert_close(moved.double(), exact / exact.norm(), rtol=0, atol=1e-6)
-
-
-def test_the_state_is_changed_in_place(study: Params) -> None:
-    """A captured step goes on with the tensors it was captured with."""
-    for options in OPTIONS:
-        run = Run(train(study, **options), [3], stacked=False)
-        places = {name: tensor.data_ptr() for name, tensor in run.optimizer.state().items()}
-        run.step(0)
-        run.optimizer.load({name: tensor.clone() for name, tensor in run.optimizer.state().items()})
-        assert {name: tensor.data_ptr() for name, tensor in run.optimizer.state().items()} == places
-        assert int(run.optimizer.state()["step"]) == 1
 
 
 @pytest.mark.cuda

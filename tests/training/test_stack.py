@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.params import ARCHITECTURES, AnyModelSettings, BaselineSettings, ModelSettings, Params
+from pipeline.params import ARCHITECTURES, BaselineSettings, ModelSettings, Params
 from pipeline.training.stack import Stack, initial_model
 from tests.models.test_vit import OPTIONS
 
@@ -21,12 +21,6 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-def settings(study: Params, changes: dict[str, Any]) -> AnyModelSettings:
-    if "architecture" in changes:
-        return BaselineSettings.model_validate(changes)
-    return study.base.changed(SMALL | changes)
-
-
 def test_initial_weights_leave_a_gpus_generator_alone(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """There it is compared with what it was, and so each model after the first one would be refused."""
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda _: pytest.fail("moved"))
@@ -38,7 +32,7 @@ def test_initial_weights_leave_a_gpus_generator_alone(study: Params, monkeypatch
 @pytest.mark.parametrize("options", [*(options for options in OPTIONS if "norm_kind" not in options), *OTHERS], ids=str)
 def test_a_seed_in_a_stack_is_as_alone(study: Params, options: dict[str, Any]) -> None:
     """Initial weights, results, gradients and dropout's masks, in training and then in a test."""
-    chosen = settings(study, options)
+    chosen = BaselineSettings.model_validate(options) if "architecture" in options else study.base.changed(SMALL | options)
     assert ARCHITECTURES[chosen.architecture].stackable
     stack, models = Stack(chosen, [5, 9], CPU), [initial_model(chosen, seed) for seed in (5, 9)]
     for i, model in enumerate(models):
