@@ -8,7 +8,9 @@ import torch
 from scipy import ndimage, stats
 from torch import Tensor
 
-from pipeline.training.augment import MAX_ROTATION, MAX_SCALE, MAX_SHIFT, affine, draw, mirrored, move, offsets, warp
+from pipeline.params import Params
+from pipeline.training.augment import Augmentation, affine, draw, mirrored, move, offsets, warp
+from pipeline.training.stack import derive_seed
 
 KEYS = torch.tensor([5, 2**31 - 1, 2**62 + 12345])
 STEP = torch.tensor(17)
@@ -23,15 +25,18 @@ def pictures(num_seeds: int, batch: int) -> Tensor:
 
 @pytest.mark.parametrize("draws", [(0.0, -1.0, 0.0, 0.0), (-0.7, 0.4, 0.9, -0.3)], ids=str)
 def test_is_scipys_affine_map(draws: tuple[float, ...]) -> None:
-    """With coordinates in pixels (row, column) about the centre: out = scale R in + shift, and scipy wants its inverse."""
+    """With coordinates in pixels (row, column) about the centre: out = scale R in + shift, and scipy wants its inverse.
+
+    A draw of 1 is 10 degrees, a tenth of the size, or 2 pixels.
+    """
     image = pictures(1, 1)
     rotation, scale, right, down = draws
-    angle = 2 * math.atan(rotation * math.tan(math.radians(MAX_ROTATION) / 2))
+    angle = 2 * math.atan(rotation * math.tan(math.radians(10) / 2))
     # (row, column), rows counted downwards: a positive angle turns what is right of the centre downwards.
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-    inverse = np.linalg.inv((1 + scale * MAX_SCALE) * turn)
+    inverse = np.linalg.inv((1 + scale * 0.1) * turn)
     centre = np.full(2, 13.5)
-    shift = MAX_SHIFT * np.array([down, right])
+    shift = 2 * np.array([down, right])
     expected = ndimage.affine_transform(
         image[0, 0].double().numpy(), inverse, centre - inverse @ (centre + shift), order=1, mode="grid-constant", cval=0.0
     )
@@ -88,3 +93,17 @@ def test_crops_and_mirrors_are_uniform_and_of_a_seed_alone() -> None:
         assert stats.binomtest(int(flipped[seed].sum()), 20_000).pvalue > 1e-4
         assert torch.equal(offsets(KEYS[[seed]], STEP, 20_000, 3)[0], moved_by[seed])
     assert not torch.equal(mirrored(KEYS, STEP + 1, 20_000), flipped)
+
+
+def test_a_training_warps_then_moves_then_mirrors_its_images(study: Params) -> None:
+    train = study.train.model_copy(update={"augment": "affine", "crop": 2, "flip": True})
+    made, images = Augmentation(train, [3, 8], torch.device("cpu")), pictures(2, 12)[:, :, None]
+    found = made(images, STEP)
+    for place, seed in enumerate((3, 8)):
+        numbers, moved_by, flipped = made.draws(place, STEP, 12)  # which a replay compares
+        assert torch.equal(numbers, draw(torch.tensor([derive_seed(seed, "augment")]), STEP, 12))
+        moved = move(warp(images[[place]], numbers), moved_by, 2)[0]
+        for image, one, mirror in zip(found[place], moved, flipped[0].tolist(), strict=True):
+            assert torch.equal(image, one.flip(-1) if mirror else one)
+        assert 0 < flipped.sum() < 12
+        assert moved_by.abs().amax() == 2
