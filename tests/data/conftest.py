@@ -1,13 +1,11 @@
-"""Loopback mirrors with real faults, and archives to fetch: the real MNIST where MNIST_MIRROR names it, else synthetic ones."""
+"""Loopback mirrors with real faults, and synthetic archives to fetch."""
 
 import gzip
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,10 +87,3 @@ def source_of() -> Callable[..., Source]:
         return Source("mnist", mirrors, tuple((name, hashlib.md5(content).hexdigest()) for name, content in files.items()))
 
     return build
-
-
-@pytest.fixture(scope="session")
-def real_mirror() -> Path | None:
-    """The directory with the real MNIST archives, where this machine has one."""
-    place = os.environ.get("MNIST_MIRROR", "")
-    return Path(place) if place and Path(place).is_dir() else None

@@ -1,88 +1,60 @@
-import dataclasses
 import gzip
 import hashlib
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
-from pipeline.data.fetch import MANIFEST, fetch, source
+from pipeline.data.fetch import MANIFEST, fetch
 from pipeline.system.errors import UserError
 from tests.helpers import flip_bit
+from tests.tracking.trainings import free_port
 
 NAME = "train-images-idx3-ubyte.gz"
 
 
-@pytest.fixture
-def one(archives: dict[str, bytes]) -> dict[str, bytes]:
-    return {NAME: archives[NAME]}
-
-
-def refused() -> str:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-def test_archives_and_manifest(archives, mirror, source_of, tmp_path):
-    server = mirror(archives)
-    manifest = fetch(source_of(archives, server.url), tmp_path / "deep" / "raw")
-    raw = tmp_path / "deep" / "raw"
-    assert {path.name: path.read_bytes() for path in raw.iterdir() if path.name != MANIFEST} == archives
-    expected = {name: {"md5": hashlib.md5(content).hexdigest(), "size": len(content)} for name, content in archives.items()}
-    assert manifest == json.loads((raw / MANIFEST).read_text()) == {"dataset": "mnist", "files": expected}
-
-
-def test_verified_archives_are_not_fetched_again(archives, mirror, source_of, tmp_path):
-    """Where a later one failed, was damaged or is gone, it alone."""
-    first, *others = archives
+def test_archives_are_verified_listed_and_not_fetched_again(archives, mirror, source_of, tmp_path):
+    """Where a later one failed, was damaged or is gone, it alone is fetched."""
+    raw, (first, *others) = tmp_path / "deep" / "raw", archives
     with pytest.raises(UserError):
-        fetch(source_of(archives, mirror({first: archives[first]}).url), tmp_path)
-    assert contents(tmp_path) == {first: archives[first]}
+        fetch(source_of(archives, mirror({first: archives[first]}).url), raw)
+    assert contents(raw) == {first: archives[first]}
     server = mirror(archives)
     wanted = source_of(archives, server.url)
-    fetch(wanted, tmp_path)
+    manifest = fetch(wanted, raw)
     assert server.requests == others
-    flip_bit(tmp_path / first)
-    (tmp_path / others[0]).unlink()
+    expected = {name: {"md5": hashlib.md5(content).hexdigest(), "size": len(content)} for name, content in archives.items()}
+    assert manifest == json.loads((raw / MANIFEST).read_text()) == {"dataset": "mnist", "files": expected}
+    flip_bit(raw / first)
+    (raw / others[0]).unlink()
     server.requests.clear()
-    fetch(wanted, tmp_path)
+    fetch(wanted, raw)
     assert set(server.requests) == {first, others[0]}
-    assert contents(tmp_path) == archives
+    assert contents(raw) == archives
     server.requests.clear()
-    fetch(wanted, tmp_path)
+    fetch(wanted, raw)
     assert server.requests == []
 
 
-@pytest.mark.parametrize("form", ["home", "address"])
-def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
-    place = tmp_path / "my mnist"
-    place.mkdir()
-    for name, content in archives.items():
-        (place / name).write_bytes(content)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(
+    ("spelt", "address"),
+    [("{}.idx{}-ubyte", "~/my mnist"), ("MNIST/raw/{}-ubyte.gz", "uri"), ("of {0}/{0}-ubyte", "path"), ("packed anew", "path")],
+)
+def test_a_folder_is_a_mirror_and_the_spellings_of_other_places_are_known_by_their_content(
+    archives, source_of, tmp_path, spelt, address, monkeypatch
+):
+    there = tmp_path / "my mnist"
     monkeypatch.setenv("HOME", str(tmp_path))
-    spelt = {"home": "~/my mnist", "address": place.as_uri()}[form]
-    fetch(source_of(archives, spelt), tmp_path / "raw")
-    assert all((tmp_path / "raw" / name).read_bytes() == content for name, content in archives.items())
-
-
-@pytest.mark.parametrize("spelt", ["{}.idx{}-ubyte", "MNIST/raw/{}-ubyte.gz", "of {0}/{0}-ubyte", "packed anew"])
-def test_the_spellings_of_other_places_are_known_by_their_content(archives, source_of, tmp_path, spelt, monkeypatch):
-    wanted = source_of(archives, str(tmp_path / "there"))
+    wanted = source_of(archives, {"uri": there.as_uri(), "path": str(there)}.get(address, address))
     contents = {md5: hashlib.md5(gzip.decompress(archives[name])).hexdigest() for name, md5 in wanted.archives}
     monkeypatch.setattr("pipeline.data.fetch._CONTENTS", contents)
     for name, content in archives.items():
         stem, kind = name.removesuffix("-ubyte.gz").split("-idx")
         file = spelt.format(stem, kind) if ".idx" in spelt else name if spelt == "packed anew" else spelt.format(f"{stem}-idx{kind}")
-        path = tmp_path / "there" / file
+        path = there / file
         path.parent.mkdir(parents=True, exist_ok=True)
         packed = gzip.compress(gzip.decompress(content), 1) if spelt == "packed anew" else content
         path.write_bytes(packed if path.suffix == ".gz" or spelt == "packed anew" else gzip.decompress(content))
-    if spelt.startswith("MNIST/raw"):
-        monkeypatch.setenv("MNIST_MIRROR", str(tmp_path / "there"))
-        wanted = dataclasses.replace(wanted, mirrors=source("mnist").mirrors[:1])
     manifest = fetch(wanted, tmp_path / "raw")
     assert fetch(wanted, tmp_path / "raw") == manifest
     assert all(gzip.decompress((tmp_path / "raw" / name).read_bytes()) == gzip.decompress(archives[name]) for name in archives)
@@ -91,14 +63,16 @@ def test_the_spellings_of_other_places_are_known_by_their_content(archives, sour
 
 
 @pytest.mark.parametrize("fault", ["flipped", "missing", "cut", "refused", "no file", "not a scheme"])
-def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, source_of, tmp_path, fault):
+def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(archives, mirror, source_of, tmp_path, fault):
+    """The next one declares the archive as packed, which it is kept as."""
+    one = {NAME: archives[NAME]}
     bad = {
-        "refused": refused,
+        "refused": lambda: f"http://127.0.0.1:{free_port()}",
         "no file": lambda: str(tmp_path / "alone"),
         "not a scheme": lambda: "s3://bucket/mnist",
         "missing": lambda: mirror({}).url,
     }.get(fault, lambda: mirror(one, fault).url)()
-    fetch(source_of(one, bad, mirror(one).url), tmp_path / "raw")
+    fetch(source_of(one, bad, mirror(one, "packed").url), tmp_path / "raw")
     assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
     with pytest.raises(UserError) as caught:
         fetch(source_of(one, bad), tmp_path / "alone")
@@ -107,11 +81,6 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, 
     assert (f"no {NAME} or " in str(caught.value)) == (fault in ("no file", "not a scheme"))
     assert "MNIST_MIRROR" in str(caught.value)
     assert list((tmp_path / "alone").iterdir()) == []
-
-
-def test_an_archive_that_the_server_declares_as_packed_is_kept_as_it_is(one, mirror, source_of, tmp_path):
-    fetch(source_of(one, mirror(one, "packed").url), tmp_path)
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -125,7 +94,7 @@ def test_a_linked_folder_is_the_users(archives, mirror, source_of, tmp_path):
         (tmp_path / "mine" / name).write_bytes(content)
     linked = tmp_path / "raw"
     linked.symlink_to(tmp_path / "mine")
-    manifest = fetch(source_of(archives, refused()), linked)
+    manifest = fetch(source_of(archives, str(tmp_path / "nowhere")), linked)
     other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
     with pytest.raises(UserError, match=r"raw/train-images.* is not the archive of mnist: let the link .* point to another folder"):
         fetch(source_of(other, mirror(other).url), linked)

@@ -38,6 +38,11 @@ def read(data: DataSettings, folder: Path) -> Dataset:
     return load(folder / "arrays")
 
 
+def assert_refused(data: DataSettings, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read(data, Path())
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -55,15 +60,13 @@ def test_the_arrays_of_an_npz(here: Path, channels: int, last: bool) -> None:
 
 
 def test_a_file_that_is_no_npz_does_not_fit_or_has_changed(here: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file .*own\.npz"):
-        read(NPZ, here)
-    for change in ({"train_images": arrays()["train_images"] / 255}, {"test_labels": np.array([object()])}):
-        np.savez("own.npz", **arrays() | change)
-        with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
-            read(NPZ, here)
+    assert_refused(NPZ, r"there is no file .*own\.npz")
+    np.savez("own.npz", **arrays() | {"train_images": arrays()["train_images"] / 255})
+    assert_refused(NPZ, r"gives .* is expected")
+    np.savez("own.npz", **arrays() | {"test_labels": np.array([object()])})
+    assert_refused(NPZ, r"own\.npz cannot be read")
     Path("own.npz").write_bytes(b"PK\3\4 and no more")
-    with pytest.raises(UserError, match=r"own\.npz cannot be read"):
-        read(NPZ, here)
+    assert_refused(NPZ, r"own\.npz cannot be read")
     assert is_noted(NPZ, here / "raw")
     Path("own.npz").write_bytes(b"another")
     assert not is_noted(NPZ, here / "raw")
@@ -105,32 +108,24 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     found = read(data, here)
     assert (found.train_images.shape, found.test_images.shape) == ((12, 3, 8, 8), (3, 3, 8, 8))
     assert np.bincount(found.test_labels).tolist() == [2, 1]
-    with pytest.raises(UserError, match=r"data\.classes: .* has 2 folders of classes; write 2\."):
-        read(data.model_copy(update={"classes": 5}), here)
+    assert_refused(data.model_copy(update={"classes": 5}), r"data\.classes: .* has 2 folders of classes; write 2\.")
     for name, kind in (("train", "cat"), ("val", "dog"), ("test", "cat")):
         picture(here / "three" / name / kind / "0.png", (8, 8))
         picture(here / "parts" / {"train": "Training", "test": "Testing"}.get(name, "Training") / kind / "0.png", (8, 8))
-    with pytest.raises(UserError, match=r"beside .*three/train lies test, val; leave one"):
-        read(data.model_copy(update={"path": "three"}), here)
-    with pytest.raises(UserError, match=r"beside .*parts/Training lies Testing; leave one"):
-        read(data.model_copy(update={"path": "parts"}), here)
+    assert_refused(data.model_copy(update={"path": "three"}), r"beside .*three/train lies test, val; leave one")
+    assert_refused(data.model_copy(update={"path": "parts"}), r"beside .*parts/Training lies Testing; leave one")
     shutil.rmtree(here / "three" / "val")
     picture(here / "three/train/overview.png", (8, 8))
-    with pytest.raises(UserError, match=r"train/overview\.png lies in no class's folder"):
-        read(data.model_copy(update={"path": "three"}), here)
+    assert_refused(data.model_copy(update={"path": "three"}), r"train/overview\.png lies in no class's folder")
     Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(here / "animals/cat/deep.png")
-    with pytest.raises(UserError, match=r"cat/deep\.png has 16 or 32 bits"):
-        read(data, here)
+    assert_refused(data, r"cat/deep\.png has 16 or 32 bits")
     (here / "animals/cat/deep.png").unlink()
     Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(here / "animals/cat/clear.png")
-    with pytest.raises(UserError, match=r"cat/clear\.png is transparent"):
-        read(data, here)
+    assert_refused(data, r"cat/clear\.png is transparent")
     (here / "animals/cat/clear.png").unlink()
     (here / "animals/dog/0.jpg").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"dog/0\.jpg is no picture"):
-        read(data, here)
-    with pytest.raises(UserError, match="has no folder of images"):
-        read(data.model_copy(update={"path": "nowhere"}), here)
+    assert_refused(data, r"dog/0\.jpg is no picture")
+    assert_refused(data.model_copy(update={"path": "nowhere"}), "has no folder of images")
 
 
 def test_cifar10_as_torchvision_reads_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

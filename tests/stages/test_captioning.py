@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,29 +22,25 @@ from tests.helpers import stored
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def captioned(trained: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    return trained.copy(tmp_path_factory.mktemp("captioned") / "study")
+@pytest.fixture(scope="module", autouse=True)
+def _inside(trained: Repository, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests run their commands in a copy of the study, in this process, because each start of torch costs seconds."""
+    study = trained.copy(tmp_path_factory.mktemp("captioned") / "study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(study.path)
+        for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
+            patch.setenv(name, study.environment[name])
+        yield
 
 
-@pytest.fixture
-def inside(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """The test runs its commands there, in this process, because each start of torch costs seconds."""
-    monkeypatch.chdir(captioned.path)
-    for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
-        monkeypatch.setenv(name, captioned.environment[name])
-    return captioned
-
-
-def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_hold_what_the_captions_are_worth() -> None:
     """The columns again, from the captions that were stored."""
-    monkeypatch.chdir(captioned.path)
     found = data.load(Path("data/arrays"))
     test, grammar = found.scenes.test, grammar_of("digits")
-    with (captioned.path / "tables" / "seeds.csv").open() as file:
+    with Path("tables/seeds.csv").open() as file:
         rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(file)}
     for variant in ("caption", "critical"):
-        with np.load(captioned.path / "store/predictions" / f"{variant}.npz") as stored:
+        with np.load(f"store/predictions/{variant}.npz") as stored:
             arrays = dict(stored)
         assert ("attention" in arrays) == (variant == "caption")
         if variant == "caption":
@@ -61,7 +58,6 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     assert rows["base", 0]["greedy_scene_accuracy"] == ""
 
 
-@pytest.mark.usefixtures("inside")
 def test_a_captioner_is_a_training_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     run = seeds.read_record(stored(Path(), "caption"))
     scenes = json.loads(Path("data/scenes/scenes.json").read_text())
@@ -81,7 +77,6 @@ def test_a_captioner_is_a_training_as_any_other(capsys: pytest.CaptureFixture[st
     assert "4 kept" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("inside")
 def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same scene by its number and as a picture gets the captions that the evaluation stored."""
     grammar = grammar_of("digits")
@@ -102,26 +97,15 @@ def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.strip() in said
 
 
-@pytest.mark.usefixtures("inside")
 def test_weights_of_another_training_are_refused() -> None:
     settings, picture = params.load().resolve("caption"), np.full((56, 56), 255, np.uint8)
     with pytest.raises(UserError, match="trained with other settings"):
         caption.describe(settings, stored(Path(), "critical"), 0, picture)
 
 
-@pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--scene=20"], "There is no SCENE='20'"),
-        (["--scene=1", "--seed=7"], "There is no SEED='7'"),
-        (["--image=empty.png"], "empty.png holds no digit"),
-        (["--image=reports/data/samples.png"], "reports/data/samples.png has "),
-    ],
-)
-def test_a_wrong_request_gets_one_sentence(options: list[str], sentence: str) -> None:
+def test_a_wrong_request_gets_one_sentence() -> None:
     Image.new("L", (56, 56)).save("empty.png")
-    with pytest.raises(UserError) as caught:
-        caption.main(options)
-    assert str(caught.value).startswith(sentence)
-    assert caught.value.status == 2
+    for option, sentence in (("--scene=20", "There is no SCENE='20'"), ("--image=empty.png", "empty.png holds no digit")):
+        with pytest.raises(UserError, match=f"^{sentence}") as caught:
+            caption.main([option])
+        assert caught.value.status == 2

@@ -253,8 +253,12 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     assert np.array_equal(content["rollout"], found.arrays["rollout"])
 
 
-def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    flip_bit(stored(project, "mean"), 0.99)
+def test_weights_that_are_damaged_or_of_another_training(
+    project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stored(project, "mean")
+    whole = path.read_bytes()
+    flip_bit(path, 0.99)
     with pytest.raises(UserError, match=r"mean\.safetensors does not hold the weights and traces that its record has .*train@mean"):
         stage.main([])
     assert capsys.readouterr().out.count("mean: not evaluated.") == 1
@@ -265,11 +269,10 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
         stage.main([])
     assert not in_process
 
-
-def test_weights_of_another_training(project: Path, in_process: Counter[str]) -> None:
-    run = seeds.read_record(stored(project, "mean"))
-    run["epochs"][1][EpochRow._fields.index("test_loss")] *= 1.01
-    rewrite(stored(project, "mean"), epochs=run["epochs"])
+    path.write_bytes(whole)
+    epochs = seeds.read_record(path)["epochs"]
+    epochs[1][EpochRow._fields.index("test_loss")] *= 1.01
+    rewrite(path, epochs=epochs)
     with pytest.raises(UserError, match=r"variant mean, seed 2, are not what its training tested: loss .* persistent=False"):
         stage.main([])
     assert not table(project, "seeds.csv", "mean")
@@ -356,28 +359,29 @@ def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agre
         stage.main([])
 
 
-def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Path) -> None:
+@pytest.mark.usefixtures("in_process")
+def test_a_diverged_variant(done: Path, arrays: Path) -> None:
     """One seed's weights are NaN: it predicts class 0, its loss is no number, and the means are of the others."""
-    edit(project, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
+    edit(done, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
     settings = params.load().resolve("wild")
-    train(stored(project, "wild"), settings, arrays)
+    train(stored(done, "wild"), settings, arrays)
     zeros = float((load(arrays).test_labels == 0).mean())
-    parts = seeds.load(stored(project, "wild"), project / FINISHED)
+    parts = seeds.load(stored(done, "wild"), done / FINISHED)
     assert parts[1].seed == 2
     tensors = {name: value * (np.nan if name.startswith("model.") else 1) for name, value in parts[1].tensors.items()}
     rows = tuple(row._replace(test_loss=math.nan, test_accuracy=zeros) for row in parts[1].rows)
     weights = seeds.digest({name: value for name, value in tensors.items() if name.startswith("model.")})
     parts[1] = seeds.Finished(2, tensors, rows, parts[1].origin | {"weights": weights})
-    seeds.write(seeds.folder(project / FINISHED, settings, "d" * 64), parts[1])
-    seeds.assemble(stored(project, "wild"), settings, parts, seeds.read_record(stored(project, "wild")))
+    seeds.write(seeds.folder(done / FINISHED, settings, "d" * 64), parts[1])
+    seeds.assemble(stored(done, "wild"), settings, parts, seeds.read_record(stored(done, "wild")))
     stage.main([])
-    found = table(project, "seeds.csv", "wild")
+    found = table(done, "seeds.csv", "wild")
     assert found[1]["test_loss"] == "nan"
     assert float(found[1]["test_accuracy"]) == zeros
-    with np.load(project / "store/predictions/wild.npz") as file:
+    with np.load(done / "store/predictions/wild.npz") as file:
         assert not file["predictions"][1].any()
         assert file["predictions"][0].any()
-    metrics = json.loads((project / "tables" / "metrics.json").read_text())["wild"]
+    metrics = json.loads((done / "tables" / "metrics.json").read_text())["wild"]
     assert metrics["test_loss_mean"] == pytest.approx((parts[0].rows[-1].test_loss + parts[2].rows[-1].test_loss) / 2)
 
 

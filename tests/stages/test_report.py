@@ -16,13 +16,7 @@ from pipeline.stages import settled
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError
 from tests.helpers import edit, flip_bit, stored
-from tests.made_up import (
-    check_tables,
-    read,
-    table,
-    write_study,
-    write_tables,
-)
+from tests.made_up import check_tables, read, table, write_study, write_tables
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 
@@ -98,12 +92,13 @@ def test_a_second_report_draws_and_writes_nothing_anew(
     assert contents(small_study) == first
 
 
-def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
+def test_removed_experiment_and_variant_vanish_and_a_preview_is_told_on_every_page(small_study: Path) -> None:
     write_pages()
     (small_study / "reports/experiments/kept.txt").write_text("not ours")
 
     def remove(raw: dict[str, Any]) -> None:
         del raw["experiments"]["two"], raw["variants"]["patch-7"]
+        raw["preview"] = "PREVIEW. Few seeds.\nToo little to settle a claim."
 
     edit(small_study, remove)  # its training is still there: the report reads what params.yaml names
     write_pages()
@@ -113,13 +108,8 @@ def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
     }
     assert not [name for name in after if "two-" in name]
     assert b"\n| patch-7 |" not in after["reports/README.md"]
-
-
-def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
-    edit(small_study, lambda raw: raw.update(preview="PREVIEW. Few seeds.\nToo little to settle a claim."))
-    write_pages()
     tops = [page.read_text().splitlines()[2:4] for page in (small_study / "reports").rglob("*.md")]
-    assert tops == [["> PREVIEW. Few seeds.", "> Too little to settle a claim."]] * 5
+    assert tops == [["> PREVIEW. Few seeds.", "> Too little to settle a claim."]] * 4
 
 
 def test_settings_that_change_while_a_stage_runs_fail_it(small_study: Path) -> None:
@@ -138,7 +128,6 @@ def _other_seeds(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda root: shutil.rmtree(root / "tables"), "`dvc repro evaluate` writes tables/ of what is trained."),
         (
             lambda root: flip_bit(root / "store/predictions/sinusoidal.npz"),
             "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`.",

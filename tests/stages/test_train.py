@@ -6,6 +6,7 @@ What processes are needed for runs in processes of its own; all else in this one
 import functools
 import io
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -24,7 +25,7 @@ from safetensors.numpy import load_file
 
 from pipeline.data.datasets import load
 from pipeline.models import build
-from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
+from pipeline.params import Params, VariantSettings, load_variant
 from pipeline.runner import pool, replay, seeds
 from pipeline.runner.train import plan
 from pipeline.stages import train as stage
@@ -33,7 +34,7 @@ from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
-from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, wait_until, workers_of
+from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, variant, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
 
@@ -44,11 +45,7 @@ Workplace = Callable[..., Path]
 def lay_out(directory: Path, arrays: Path, study: Params, seeds: tuple[int, ...] = SEEDS, epochs: int = 6) -> Path:
     """A working directory in which the stage `train tiny` can run."""
     own = {"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": 0.005, "train_images": 512}
-    settings = VariantSettings(
-        data=DataSettings(dataset="digits"),
-        train=study.train.model_copy(update=own),
-        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1}),
-    )
+    settings = variant(study, {"patch": 14, "blocks": 1, "dropout": 0.1}, **own)
     for folder in ("configs", "data", "store/trainings"):
         (directory / folder).mkdir(parents=True)
     (directory / "configs/tiny.json").write_text(settings.to_json())
@@ -114,17 +111,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
 
     assert "tiny  seed 2  epoch 6/6  train loss" in here(directory, keep)
     return directory
-
-
-def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "copy"
-    shutil.copytree(unbroken, directory, symlinks=True, ignore=shutil.ignore_patterns(".checkpoints"))
-    config = seeds.read_record(stored(directory, "tiny"))["config"]
-    config["model"]["gone"] = 1
-    rewrite(stored(directory, "tiny"), config=config)
-    with pytest.raises(UserError, match=r"model\.gone"):
-        here(directory)
-    assert not [*(directory / FINISHED).glob("*/seed-*")]
 
 
 @pytest.fixture
@@ -201,9 +187,17 @@ def test_another_first_seed_trains_where_its_weights_are_not_here(workplace: Wor
     assert after == {seed: before[seed] for seed in ("1", "0")}
 
 
-def test_a_damaged_file_is_not_trained_over_but_written_from_finished_seeds(workplace: Workplace, unbroken: Path) -> None:
+def test_a_file_that_cannot_be_read_is_not_trained_over_but_written_from_finished_seeds(workplace: Workplace, unbroken: Path) -> None:
+    """One whose record has an option that is gone, and one that is damaged."""
     directory = workplace()
     path = stored(directory, "tiny")
+    shutil.copyfile(stored(unbroken, "tiny"), path)
+    config = seeds.read_record(path)["config"]
+    config["model"]["gone"] = 1
+    rewrite(path, config=config)
+    with pytest.raises(UserError, match=r"model\.gone"):
+        here(directory)
+    assert not [*(directory / FINISHED).glob("*/seed-*")]
     shutil.copyfile(stored(unbroken, "tiny"), path)
     damaged = flip_bit(path, 0.99)
     with pytest.raises(UserError, match=r"store/trainings/tiny\.safetensors does not hold .*`git checkout"):
@@ -283,7 +277,8 @@ def test_what_an_edited_worker_would_train_is_refused(workplace: Workplace, arra
     settings = load_variant(directory / "configs" / "tiny.json")
     job = pool.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
     found: list[pool.Message] = []
-    pool.run_all([pool.Assignment(job, pool.Task([0]))], lambda _, message: found.append(message), cards=[""])
+    # A worker's messages come through a pipe.
+    trains_here([pool.Assignment(job, pool.Task([0]))], lambda _, message: found.append(pickle.loads(pickle.dumps(message))))
     assert [message.error and message.error.status for message in found] == [2]
     assert not list(tmp_path.glob("seed-*"))
 

@@ -69,8 +69,11 @@ def test_a_training_is_logged_whole_and_once(project: Path, uri: str, capsys: py
     assert read_store(uri) == content
 
 
-def test_what_is_half_or_different_is_logged_anew(project: Path, uri: str) -> None:
-    """A later evaluation, a seed deleted by hand, a parent deleted by hand, and a parent that a kill left running."""
+def test_what_is_half_or_different_is_logged_anew_and_what_is_brought_back_brings_no_doubles(project: Path, uri: str) -> None:
+    """A later evaluation, a deleted experiment, a seed and a parent deleted by hand, and a parent that a kill left running.
+
+    MLflow brings back an experiment with all its runs, those that were deleted before, too. None of them counts as complete.
+    """
     path = write_training(stored(project, "base"), make_run())
     write_evaluation(path, {"3": "b" * 32})  # of an earlier training
     sync()
@@ -78,23 +81,6 @@ def test_what_is_half_or_different_is_logged_anew(project: Path, uri: str) -> No
     write_evaluation(path)
     sync()
     assert_complete(uri)
-    for kind in ("seed", "parent"):
-        store = Store(uri)
-        store.delete_run(runs_in(uri, f"tags.kind = '{kind}'")[0].info.run_id)
-        sync()
-        assert_complete(uri)
-    store.update_run(runs_in(uri, "tags.kind = 'parent'")[0].info.run_id, status="RUNNING")
-    sync()
-    assert_complete(uri)
-
-
-def test_an_experiment_that_comes_back_brings_no_doubles(project: Path, uri: str) -> None:
-    """MLflow brings back every run of it, those that were deleted before, too. None of them counts as complete."""
-    path = write_training(stored(project, "base"), make_run())
-    write_evaluation(path, {"3": "b" * 32})
-    sync()
-    write_evaluation(path)
-    sync()
     store = Store(uri)
     number = store.experiment("digits")
     store.delete_experiment(number)
@@ -104,6 +90,13 @@ def test_an_experiment_that_comes_back_brings_no_doubles(project: Path, uri: str
     found = runs_in(uri)
     assert len(found) == 2 * (1 + len(SEEDS))
     assert sum(run.info.status == "FINISHED" for run in found) == 1 + len(SEEDS)
+    sync()
+    assert_complete(uri)
+    for kind in ("seed", "parent"):
+        store.delete_run(runs_in(uri, f"tags.kind = '{kind}'")[0].info.run_id)
+        sync()
+        assert_complete(uri)
+    store.update_run(runs_in(uri, "tags.kind = 'parent'")[0].info.run_id, status="RUNNING")
     sync()
     assert_complete(uri)
 
@@ -143,8 +136,8 @@ def counted(database: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fresh server gets all, numbers that are not finite, too."""
+def test_a_server_gets_all_once_until_it_dies(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fresh one; a training whose numbers are not finite comes later."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # a server that lives may be slow on a busy machine: not this test's fault
     folder = project / "server"
     folder.mkdir()
@@ -157,18 +150,17 @@ def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.Mo
     with serving(folder, port, "mlflow", "server", *options) as server:
         sync()
         assert assert_complete(address).artifacts["0123 base"] == {"training.json": kept_of(path)}
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
         write_diverged(stored(project, "wild"), make_run("wild", "abcd" * 8))
-        with pytest.raises(UserError, match="does not answer"):
-            sync()
-    with serving(folder, port, "mlflow", "server", *options):
         sync()
         sync()
         assert len(read_store(address).statuses) == 2 * (1 + len(SEEDS))
         capsys.readouterr()
         ui_command([])
         assert capsys.readouterr().out.startswith(f"digits: {address}/#/experiments/")
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        with pytest.raises(UserError, match="does not answer"):
+            sync()
     assert not (project / "mlartifacts").exists()
 
 
@@ -216,22 +208,9 @@ def test_another_program_that_writes_is_waited_for_and_then_named(project: Path,
     assert_complete(uri)
 
 
-def test_a_copied_store_does_not_write_into_the_original(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_lies_in_any_folder_and_a_copy_of_it_does_not_write_there(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow wrote the place of the runs' files into it, in full."""
-    write_training(stored(project, "base"), make_run())
-    sync()
-    copy = project / "copy"
-    shutil.copytree(project / "store", copy / "store")
-    shutil.copyfile(project / "mlflow.db", copy / "mlflow.db")
-    monkeypatch.chdir(copy)
-    before = sorted((project / "mlartifacts").rglob("*"))
-    with pytest.raises(UserError, match=r"^MLflow's store mlflow.db was made elsewhere .*: `rm mlflow.db` and `make sync`"):
-        sync()
-    assert sorted((project / "mlartifacts").rglob("*")) == before
-
-
-def test_an_unusual_folder_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = project / "with space, č#ü"
+    folder, copy = project / "with space, č#ü", project / "copy"
     folder.mkdir()
     shutil.move(project / "mlflow.db", folder)
     monkeypatch.chdir(folder)
@@ -239,6 +218,13 @@ def test_an_unusual_folder_name(project: Path, monkeypatch: pytest.MonkeyPatch) 
     sync()
     assert_complete(store_uri())
     assert len(list((folder / "mlartifacts").rglob("training.json"))) == 1
+    shutil.copytree(folder / "store", copy / "store")
+    shutil.copyfile(folder / "mlflow.db", copy / "mlflow.db")
+    monkeypatch.chdir(copy)
+    before = sorted((folder / "mlartifacts").rglob("*"))
+    with pytest.raises(UserError, match=r"^MLflow's store mlflow.db was made elsewhere .*: `rm mlflow.db` and `make sync`"):
+        sync()
+    assert sorted((folder / "mlartifacts").rglob("*")) == before
 
 
 def test_command_ui_says_what_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, rewrite
+from tests.helpers import ROOT, wait_until
 
 SEEDS, EPOCHS = [3, 0, 7], 4
 WEIGHTS = {str(seed): f"{seed:032x}" for seed in SEEDS}  # digests
@@ -77,23 +76,21 @@ def make_rows() -> list[EpochRow]:
     ]
 
 
-def write_training(path: Path, run: dict[str, Any]) -> Path:
-    """The files of a finished and evaluated training, as the stages leave them. `path`: of the variant's file in the store."""
-    rows = sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch))
-    record = {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS, "outputs": {"weights": WEIGHTS}}
-    seeds.write_record(path, run | record, {})
+def write_training(path: Path, run: dict[str, Any], rows: Sequence[EpochRow] = (), diverged: int = 0) -> Path:
+    """The files of a finished and evaluated training, as the stages leave them, with other epochs where `rows` has some.
+
+    `path`: of the variant's file in the store.
+    """
+    epochs = sorted(rows or make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch))
+    record = {"finished": "2026-01-02T04:04:05+00:00", "epochs": epochs, "outputs": {"weights": WEIGHTS}}
+    seeds.write_record(path, run | record | {"metrics": METRICS | {"diverged": diverged}}, {})
     write_evaluation(path)
     return path
 
 
 def write_evaluation(path: Path, weights: Mapping[str, str] = WEIGHTS, metrics: dict[str, Any] = EVALUATION) -> None:
     """What the evaluate stage leaves of a training's weights, or of others with these digests."""
-    records_of(path).write(path.stem, {}, Evaluation({"weights": dict(weights), "data": "e" * 64}, COLUMNS, metrics))
-
-
-def records_of(path: Path) -> Records:
-    """Where the evaluations of the study of a training lie."""
-    return Records(path.parents[2])
+    Records(path.parents[2]).write(path.stem, {}, Evaluation({"weights": dict(weights), "data": "e" * 64}, COLUMNS, metrics))
 
 
 class Content(NamedTuple):
@@ -171,15 +168,13 @@ def assert_complete(uri: str) -> Content:
 
 def write_diverged(path: Path, run: dict[str, Any]) -> None:
     """A training whose second seed diverges to infinity in epoch 2, and is no number from then on."""
-    write_training(path, run)
     rows = []
     for row in make_rows():
         if row.seed == SEEDS[1] and row.epoch >= 2:
             value = math.inf if row.epoch == 2 else math.nan
             row = row._replace(train_loss=value, test_loss=value, gradient_norm=value, test_accuracy=0.1)
         rows.append(row)
-    epochs = sorted(rows, key=lambda row: (SEEDS.index(row.seed), row.epoch))
-    rewrite(path, epochs=epochs, metrics=METRICS | {"diverged": 1})
+    write_training(path, run, rows, diverged=1)
 
 
 @contextmanager
@@ -193,18 +188,16 @@ def serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen
             [sys.executable, "-m", *command, "--port", str(port)],
             cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
+
+    def answers() -> bool:
+        """An open port is not yet a server: the process behind it may still be starting."""
+        assert server.poll() is None, (folder / "server.log").read_text()
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
+            return bool(answer.status == 200)
+        return False
+
     try:
-        deadline = time.monotonic() + 150
-        while True:
-            assert server.poll() is None, (folder / "server.log").read_text()
-            assert time.monotonic() < deadline, (folder / "server.log").read_text()
-            # An open port is not yet a server: the process behind it may still be starting.
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
-                    if answer.status == 200:
-                        break
-            except OSError:
-                time.sleep(0.3)
+        wait_until(answers)
         yield server
     finally:
         if server.poll() is None:
