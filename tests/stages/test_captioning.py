@@ -7,12 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pipeline import params
 from pipeline.captioning import data, metrics
+from pipeline.captioning.decoding import beam
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
+from pipeline.captioning.scenes import compose
 from pipeline.commands import caption, plan, verify
+from pipeline.models import build
 from pipeline.runner import seeds
 from pipeline.study import load
 from pipeline.system.errors import UserError
@@ -56,6 +60,15 @@ def test_tables_hold_what_the_captions_are_worth() -> None:
                 shares = [float(row[f"{search}_share_{name.replace(' ', '_')}"]) for name in (*PHRASINGS, "no phrasing")]
                 assert sum(shares) == pytest.approx(1)
     assert rows["base", 0]["greedy_scene_accuracy"] == ""
+
+
+def test_the_beam_keeps_five_captions_and_compares_their_probabilities() -> None:
+    found = data.load(Path("data/arrays"))
+    images = compose(torch.from_numpy(found.dataset.test_images), torch.from_numpy(found.scenes.test.cells).long())[:, None] / 255
+    model = build(params.load().resolve("caption").model)
+    model.load_state_dict({name: value[0] for name, value in seeds.load_weights(stored(Path(), "caption"), [0]).items()})
+    with np.load("store/predictions/caption.npz") as file:
+        assert np.array_equal(file["beam"][0], beam(model, images, 5)[0])
 
 
 def test_a_captioner_is_a_training_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
