@@ -69,17 +69,9 @@ def test_a_folder_may_have_any_name_and_has_to_be_there(checkout: Path) -> None:
     assert (done.stdout, done.stderr.splitlines()[0]) == ("", "error: IN names a folder, for example build/demo.")
 
 
-@pytest.fixture
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables that belong to other projects, or decide something else there."""
-    other = tmp_path_factory.mktemp("other") / "pipeline"
-    other.mkdir()
-    (other / "__init__.py").write_text("raise SystemExit('another package')")
-    own = {"PYTHONPATH": str(other.parent), "MPLBACKEND": "none", "OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "64", "PYTHON": "none"}
-    return dict.fromkeys(FOREIGN, "/nowhere") | own | dict.fromkeys(GIVEN, "ray")
-
-
-def test_no_variable_of_another_project_reaches_a_command(checkout: Path, hostile: dict[str, str]) -> None:
+def test_no_variable_of_another_project_reaches_a_command(checkout: Path) -> None:
+    own = {"PYTHONPATH": "/elsewhere", "MPLBACKEND": "none", "OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "64", "PYTHON": "none"}
+    hostile = dict.fromkeys(FOREIGN, "/nowhere") | own | dict.fromkeys(GIVEN, "ray")
     (checkout / ".venv" / "bin" / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env\n')
     for target in ("repro", "train", "verify", "compare", "caption"):
         said = make(checkout, target, **hostile).stdout.splitlines()
@@ -105,11 +97,9 @@ def test_set_up_runs_again_in_another_place_and_installs_nowhere_else(checkout: 
 
 @pytest.mark.parametrize("left", ["nothing", "a Python without pip"])
 def test_what_an_interrupted_set_up_left_is_made_anew(checkout: Path, left: str) -> None:
-    shutil.rmtree(checkout / ".venv")
-    (checkout / ".venv" / "bin").mkdir(parents=True)
-    if left != "nothing":
-        (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
-        (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    (checkout / ".venv" / ".installed").unlink()
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink() if left == "nothing" else python.write_text("#!/bin/sh\nexit 1\n")
     python = checkout / "python"
     python.write_text('#!/bin/sh\ntest "$1" = -c || echo "$@" >> made\n')
     python.chmod(0o755)

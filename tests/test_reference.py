@@ -18,25 +18,23 @@ BATCH = 32  # a quarter of both programs', which takes as much less time
 IMAGES = 50 * BATCH
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The archives of MNIST, of noise where MNIST_MIRROR names no folder that has them."""
-    place = os.environ.get("MNIST_MIRROR", "")
-    if place and Path(place).is_dir():
+def archives(folder: Path) -> Path:
+    """The folder with those of MNIST that MNIST_MIRROR names; where it names none, this one, with archives of noise."""
+    if (place := os.environ.get("MNIST_MIRROR")) and Path(place).is_dir():
         return Path(place)
     draw = np.random.default_rng(0)
     for kind, shape, top in (("images-idx3", (IMAGES, 28, 28), 256), ("labels-idx1", (IMAGES,), 10)):
         content = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + draw.integers(0, top, shape, dtype=np.uint8).tobytes()
-        (tmp_path / f"train-{kind}-ubyte.gz").write_bytes(gzip.compress(content))
-    return tmp_path
+        (folder / f"train-{kind}-ubyte.gz").write_bytes(gzip.compress(content))
+    return folder
 
 
-def test_first_fifty_losses_are_the_engines(folder: Path, study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_fifty_losses_are_the_engines(tmp_path: Path, study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = study.resolve("base")
     assert settings.train.batch_size == reference.BATCH
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"batch_size": BATCH})})
     monkeypatch.setattr(reference, "BATCH", BATCH)
-    images, labels = (array[:IMAGES] for array in reference.mnist(folder, "train"))
+    images, labels = (array[:IMAGES] for array in reference.mnist(archives(tmp_path), "train"))
     model = reference.initial_model(3)
     optimizer = torch.optim.Adam(model.parameters(), lr=reference.RATE)
     losses = reference.train_epoch(model, optimizer, images, labels, reference.epoch_order(3, 1, IMAGES))

@@ -6,17 +6,15 @@ A changed sentence or number of a report shows as a difference of `reports/` in 
 import contextlib
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from pipeline.commands.compare import main as compare
-from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.report import pages, reference
-from pipeline.study import Training, load, tables
+from pipeline.study import load, tables
 from pipeline.study.results import load_current
 from pipeline.system.provenance import git
 from tests.helpers import ROOT, approve
@@ -25,27 +23,9 @@ from tests.made_up import write_odd_study
 GOLDEN = ROOT / "tests/golden"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study's folder as a clone has it, of the data their description alone: links to the committed files."""
-    root = tmp_path_factory.mktemp("study")
-    for name in ("params.yaml", "claims.yaml", "tables", "timing"):
-        (root / name).symlink_to(ROOT / name)
-    (root / "store").mkdir()
-    (root / "store/predictions").symlink_to(ROOT / "store/predictions")
-    (root / "reports").mkdir()
-    (root / "reports/data").symlink_to(ROOT / "reports/data")
+def describe_data(root: Path) -> None:
     (root / "data/arrays").mkdir(parents=True)
     (root / "data/arrays/dataset.json").symlink_to(ROOT / "reports/data/dataset.json")
-    return root
-
-
-@pytest.fixture(scope="module")
-def committed(folder: Path) -> Iterator[tuple[Params, dict[str, Training]]]:
-    """params.yaml and what was trained of it, which may be less than it names; in the folder, which stays the working directory."""
-    with contextlib.chdir(folder):
-        params, found = load_params(), load(".").trainings
-        yield params, {variant: found[variant] for variant in params.variants if variant in found}
 
 
 def test_tables_are_read_and_written_with_the_same_cells() -> None:
@@ -58,8 +38,15 @@ def test_tables_are_read_and_written_with_the_same_cells() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("drawn_once")
-def test_pages_come_out_as_committed(committed: tuple[Params, dict[str, Training]]) -> None:
-    files = pages.render(*committed)
+def test_pages_come_out_as_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was trained, which may be less than params.yaml names, in the folder of a clone, which of the data has their description."""
+    for name in ("params.yaml", "claims.yaml", "tables", "timing", "store/predictions", "reports/data"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(ROOT / name)
+    describe_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    params, found = load_params(), load(".").trainings
+    files = pages.render(params, {variant: found[variant] for variant in params.variants if variant in found})
     texts = {name: content.decode() for name, content in files.items() if not name.endswith(".png")}
     for name, text in texts.items():
         assert text == (ROOT / "reports" / name).read_text(), name
@@ -71,8 +58,7 @@ def test_pages_come_out_as_committed(committed: tuple[Params, dict[str, Training
 def test_page_of_an_odd_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds that diverge, one seed alone, a variant that was not run, captioners, markup in labels, timings that were not taken."""
     write_odd_study(tmp_path)
-    (tmp_path / "data/arrays").mkdir(parents=True)
-    (tmp_path / "data/arrays/dataset.json").symlink_to(ROOT / "reports/data/dataset.json")
+    describe_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     params = load_params()
     files = pages.render(params, load_current(params).trainings)

@@ -14,16 +14,11 @@ from pipeline.system.errors import UserError
 from tests.helpers import of_this_study
 
 
-def variants(study: params.Params) -> dict[str, dict[str, str]]:
-    """By variant, its line by column."""
-    (header, lines) = next((header, lines) for title, header, lines in catalogue.sections(study) if title == "Variants")
-    return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
-
-
 def test_a_row_says_what_the_variant_is_and_who_compares_it(own: dict[str, Any]) -> None:
     study = params.parse(own)
-    listed = variants(study)
-    assert list(listed) == list(study.variants)
+    title, header, lines = catalogue.sections(study)[0]
+    listed = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+    assert (title, list(listed)) == ("Variants", list(study.variants))
     for name, row in listed.items():
         assert int(row["parameters"].replace(",", "")) == sum(one.numel() for one in build(study.resolve(name).model).parameters())
         assert yaml.safe_load("{" + row["difference"] + "}") == own["variants"][name]

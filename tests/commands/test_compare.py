@@ -58,9 +58,6 @@ class Repository:
         path = stored(self.place, variant)
         seeds.write_record(path, record | {"outputs": {"weights": {str(seed): variant for seed in final}}}, {})
         self.records[variant] = seeds.read_record(path)
-        self.write()
-
-    def write(self) -> None:
         (self.place / "tables").mkdir(exist_ok=True)
         for name, content in tables.render([tables.training(record, None) for _, record in sorted(self.records.items())]).items():
             (self.place / "tables" / name).write_text(content)
@@ -91,61 +88,37 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 # --- numbers ---
 
 
-def test_paired_numbers_are_scipys_and_pairs_go_by_seed(study: Repository) -> None:
-    change = study.changed(BASE, {seed: HEAD[seed] for seed in (5, 2, 6, 0, 3, 1, 4)})
-    ends = stats.ttest_rel(HEAD, BASE).confidence_interval(0.95)
-    assert change.paired
-    assert change.interval is not None
-    assert change.difference == pytest.approx(np.mean(HEAD) - np.mean(BASE), abs=1e-15)
-    assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high), abs=1e-12)
-    assert change.p == change.adjusted == pytest.approx(stats.ttest_rel(HEAD, BASE).pvalue)
-
-
-def test_an_option_that_came_later_had_its_old_value_before(study: Repository) -> None:
-    study.train("base", BASE)
-    model = study.records["base"]["config"]["model"]
-    model["architecture"] = "vit"
-    study.write()
-    study.commit()
-    for value, said in (("full", ()), ("none", ("model.mlp: full → none",))):
-        model["mlp"] = value
-        study.write()
-        (change,) = study.both("HEAD", "").changes
-        assert change.settings == said
-
-
-def test_of_several_variants_six_seeds_can_tell(study: Repository) -> None:
-    for name in ("one", "two", "three"):
-        study.train(name, BASE[:6])
-    study.commit()
-    for name in ("one", "two", "three"):
-        study.train(name, [one - 0.1 + 0.01 * two for one, two in zip(BASE[:6], HEAD[:6], strict=True)])
-    assert all(change.differs for change in study.both("HEAD", "").changes)
-
-
-def test_other_seeds_are_compared_by_welch(study: Repository) -> None:
-    change = study.changed(BASE[:4], HEAD)
-    theirs = stats.ttest_ind(HEAD, BASE[:4], equal_var=False)
+@pytest.mark.parametrize("base", [BASE, BASE[:4]], ids=["the same seeds", "other seeds"])
+def test_numbers_are_scipys_and_pairs_go_by_seed(study: Repository, base: Sequence[float]) -> None:
+    change = study.changed(base, {seed: HEAD[seed] for seed in (5, 2, 6, 0, 3, 1, 4)})
+    theirs = stats.ttest_rel(HEAD, base) if base == BASE else stats.ttest_ind(HEAD, base, equal_var=False)
     ends = theirs.confidence_interval(0.95)
-    assert not change.paired
+    assert change.paired is (base == BASE)
     assert change.interval is not None
-    assert change.p == pytest.approx(theirs.pvalue)
-    assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high))
+    assert change.difference == pytest.approx(np.mean(HEAD) - np.mean(base), abs=1e-15)
+    assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high), abs=1e-12)
+    assert change.p == change.adjusted == pytest.approx(theirs.pvalue)
 
 
 def test_holm_is_over_the_variants_that_could_differ(study: Repository) -> None:
-    for name in ("one", "two", "same", "kept"):
-        study.train(name, BASE)
+    """Not over those that are the same to the last bit: kept, trained again with the same outcome, with seeds added."""
+    bit = [*BASE[:4], float(np.nextafter(BASE[4], 1)), *BASE[5:]]
+    heads = {"one": HEAD, "two": HEAD, "bit": bit, "same": BASE, "more": BASE}
+    study.train("kept", BASE)
+    for name in heads:
+        study.train(name, BASE[:5] if name in ("more", "bit") else BASE)
     study.commit()
-    study.train("one", HEAD)
-    study.train("two", HEAD)
-    study.train("same", BASE)  # trained again with the same outcome
+    for name, head in heads.items():
+        study.train(name, head)
     changes = {change.variant: change for change in study.both("HEAD", "").changes}
-    assert [changes[name].p for name in ("same", "kept")] == [changes[name].adjusted for name in ("same", "kept")] == [None, None]
-    assert (changes["same"].identical, changes["same"].base.id != changes["same"].head.id) == (True, True)
+    identical = {name for name, change in changes.items() if change.identical}
+    assert identical == {name for name, change in changes.items() if change.p is change.adjusted is None} == {"kept", "same", "more"}
+    assert changes["same"].base.id != changes["same"].head.id
+    assert (changes["more"].settings, changes["bit"].paired) == ((), False)
     for one in (changes["one"], changes["two"]):
         assert one.p is not None
-        assert one.adjusted == pytest.approx(2 * one.p)
+        assert one.adjusted == pytest.approx(3 * one.p)
+    assert {name for name, change in changes.items() if change.differs} == {"one", "two"}
 
 
 def test_where_there_is_no_spread_there_is_no_test(study: Repository) -> None:
@@ -165,11 +138,12 @@ def test_added_removed_and_changed_settings(study: Repository) -> None:
     (study.root / "params.yaml").write_text("images_shown: 600\nlooks: [6]\n")
     del study.records["gone"]
     study.train("new", BASE)
-    study.train("changed", HEAD, {"model.dim": 48, "train.clip_norm": 1.0, "model.later": 3})
+    later = {"model.later": 3, "model.mlp": "none", "model.norm_kind": "layer"}  # of which the last two had known values before
+    study.train("changed", HEAD, {"model.dim": 48, "train.clip_norm": 1.0, **later})
     comparison = study.both("HEAD", "")
     assert (comparison.added, comparison.removed) == (["new"], ["gone"])
     changes = {change.variant: change for change in comparison.changes}
-    assert changes["changed"].settings == ("train.clip_norm: none → 1.0", "model.dim: 32 → 48")  # `later` was not known before
+    assert changes["changed"].settings == ("train.clip_norm: none → 1.0", "model.mlp: full → none", "model.dim: 32 → 48")
     assert changes["base"].settings == ()
     page = render(comparison)
     assert f"- Added: `new` ({100 * np.mean(BASE):.2f}\u00a0±\u00a0{100 * np.std(BASE, ddof=1):.2f}), accuracy" in page
@@ -190,17 +164,6 @@ def test_why_a_variant_was_trained_anew(study: Repository, run: dict[str, Any], 
     assert code(shown) in page
     assert shown not in re.sub(r"`[^`]*`", "", page)
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("|")}) == 1
-
-
-def test_added_seeds_are_no_change_and_a_bit_is_one(study: Repository) -> None:
-    study.train("base", BASE[:5])
-    study.train("other", BASE[:5])
-    study.commit()
-    study.train("base", BASE)
-    study.train("other", [*BASE[:4], float(np.nextafter(BASE[4], 1)), *BASE[5:]])
-    base, other = study.both("HEAD", "").changes
-    assert (base.identical, base.settings, base.p, base.adjusted) == (True, (), None, None)
-    assert (other.identical, other.paired) == (False, False)
 
 
 def test_verdicts_that_changed(study: Repository) -> None:
@@ -242,16 +205,13 @@ def two(study: Repository) -> Repository:
     return study
 
 
-def test_the_page_is_written_and_printed(two: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_and_printed_of_commits_and_folders(two: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     main(["v1", "main"])
     out, err = capsys.readouterr()
     assert (out, err) == ((two.root / "build/compare.md").read_text(), "Written to build/compare.md.\n")
     two.train("base", [0.5, 0.3])
     main(["v1"])
     assert "\N{MINUS SIGN}45.00" in capsys.readouterr().out  # the working tree
-
-
-def test_folders_are_compared_too(two: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     two.place = two.root / "build/demo"  # which git does not keep
     two.train("base", [0.9, 0.7])
     main(["main", "build/demo"])

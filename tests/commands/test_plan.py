@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pipeline import params
 from pipeline.commands import plan
@@ -17,48 +16,38 @@ from pipeline.runner.train import Entry, estimated, recorded, survey
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
-from tests.helpers import stored
+from tests.helpers import lay_out, stored
 
 pytestmark = pytest.mark.slow
-ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
 
 
 def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
     return small_study(raw) | {"variants": {"base": {}, **variants}, "experiments": {}, "claims": {}}
 
 
-def write_params(raw: dict[str, Any]) -> params.Params:
-    Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    return params.load()
-
-
 @pytest.fixture
-def lay_out(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], params.Params]:
-    """Copies what was trained of `base`, two seeds of one epoch, to where the test then works, and writes params.yaml."""
+def copied(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], params.Params]:
+    """Lays out a study with what was trained of `base`, two seeds of one epoch, and goes there."""
 
     def copy(raw: dict[str, Any]) -> params.Params:
-        file = stored(tmp_path / "study", "base")
-        file.parent.mkdir(parents=True)
-        shutil.copyfile(stored(trained.path, "base"), file)
-        run = seeds.read_record(file)
+        monkeypatch.chdir(tmp_path)
+        settings = lay_out(tmp_path, raw, trained.path / "data/arrays")
+        run = seeds.read_record(stored(trained.path, "base"))
         place = seeds.folder(FINISHED, seeds.settings_of(run), run["data_digest"])
-        for folder in ("configs", "data/arrays", place):
-            shutil.copytree(trained.path / folder, tmp_path / "study" / folder)
-        monkeypatch.chdir(tmp_path / "study")
+        shutil.copytree(trained.path / place, tmp_path / place)
+        stored(tmp_path, "base").parent.mkdir(parents=True)
+        shutil.copyfile(stored(trained.path, "base"), stored(tmp_path, "base"))
         monkeypatch.delenv("REPLAY", raising=False)
-        for name, value in ENVIRONMENT.items():
+        # The fused attention may have to be compiled first.
+        for name, value in (("LAB_DEVICE", "cpu"), ("LAB_PROCESSES", "2"), ("LAB_ATTENTION", "sdpa")):
             monkeypatch.setenv(name, value)
-        return write_params(raw)
+        return settings
 
     return copy
 
 
 def seeds_of(entry: Entry) -> tuple[list[int], list[int], list[int]]:
     return entry.kept, entry.replayed, entry.trained
-
-
-def snapshot() -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
 def changed_seeds(**origin: Any) -> None:
@@ -70,10 +59,15 @@ def changed_seeds(**origin: Any) -> None:
 
 
 def test_each_state_is_told_and_nothing_is_changed(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    copied: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept, kept under another name, to train; and, by other code, replayed."""
-    settings = lay_out(study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3}))
+
+    def snapshot() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+    monkeypatch.setattr(plan, "code_of_data_changed", lambda: False)  # which asks DVC, in a process of its own
+    settings = copied(study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3}))
     before = snapshot()
 
     entries = {entry.variant: entry for entry in survey(settings, "cpu")}
@@ -95,10 +89,10 @@ def test_each_state_is_told_and_nothing_is_changed(
 
 
 def test_an_option_that_is_gone_is_not_trained_over(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    copied: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a finished seed alone has it, under a key that nothing asks for any more. What is surely another's is in nobody's way."""
-    settings = lay_out(study_of(raw_params))
+    settings = copied(study_of(raw_params))
     config = seeds.read_record(stored(Path(), "base"))["config"]
     config["model"]["gone"] = 1
     (place,) = FINISHED.iterdir()
@@ -116,10 +110,10 @@ def test_an_option_that_is_gone_is_not_trained_over(
 
 
 def test_times_are_those_on_record(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    copied: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of this kind of processor; other networks take what their operations take."""
-    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
+    settings = copied(study_of(raw_params, wide={"mlp_dim": 48}))
     shutil.rmtree("store")
     for path in FINISHED.glob("*/*.done"):
         part = seeds.read(path)

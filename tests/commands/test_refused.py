@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.commands import caption, classify, export, pretrained, repro, verify
+from pipeline.commands import caption, classify, export, pretrained, verify
 from pipeline.commands import train as train_all
 from pipeline.runner import pool
 from pipeline.stages import train
@@ -41,7 +41,6 @@ VALUES = [
     (classify.main, ["--image=a.png", "--variant=caption"], "'caption' is no classifier of params.yaml"),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
-    (repro.main, [], "params.yaml"),
 ]
 
 
@@ -60,7 +59,6 @@ def refusal(call: Callable[[], object], folder: Path) -> str:
         call()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert caught.value.status == 2
-    assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
     return str(caught.value)
 
@@ -73,8 +71,6 @@ def test_a_value_that_cannot_be_used(folder: Path, main: Callable[[list[str]], o
     Image.new("I;16", (56, 56)).save(folder / "deep.png")
     header = b"IHDR" + struct.pack(">IIBBBBB", 200_000, 200_000, 8, 0, 0, 0, 0)  # 4e10 pixels, none of which follows
     (folder / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
-    if main is repro.main:
-        (folder / "params.yaml").write_bytes(b"data: \x00")
     assert refusal(lambda: main(argv), folder).startswith(sentence)
 
 

@@ -7,18 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline import params
+from pipeline.commands import repro, train
 from pipeline.commands.repro import COPY
 from pipeline.runner import seeds
+from pipeline.system.errors import UserError
 from pipeline.system.provenance import training_code
 from tests.conftest import Repository, small_study
 from tests.helpers import PATIENCE, git, rewrite, stored, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+REPRO = (sys.executable, "-m", "pipeline.commands.repro")
 PREPARED = "prepare", "resolve"  # stages that take seconds
 
 
@@ -30,7 +36,7 @@ def study(trained: Repository, tmp_path: Path) -> Repository:
 def start(study: Repository, *arguments: str) -> subprocess.Popen[str]:
     """The command in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.commands.repro", *arguments],
+        [*REPRO, *arguments],
         cwd=study.path,
         env=study.environment,
         stdout=subprocess.PIPE,
@@ -42,25 +48,12 @@ def start(study: Repository, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def repro(study: Repository, *arguments: str) -> tuple[int, str, str]:
-    process = start(study, *arguments)
-    out, err = process.communicate()
-    return process.returncode, out, err
-
-
-def plain_dvc(study: Repository, *targets: str) -> subprocess.CompletedProcess[str]:
-    return study.run(sys.executable, "-m", "dvc", "repro", *targets)
-
-
-def end_while_writing(study: Repository, process: subprocess.Popen[str], how: signal.Signals) -> None:
-    """Ends the whole group as soon as dvc.lock is smaller than it was."""
-    path = study.path / "dvc.lock"
-    size = path.stat().st_size
-    while path.stat().st_size >= size:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.0005)
-    os.killpg(process.pid, how)
-    process.communicate()
+def refusal(study: Repository, main: Callable[[list[str]], object], *arguments: str) -> str:
+    """The sentence with which a command is refused in the study's folder, in this process."""
+    with chdir(study.path), pytest.raises(UserError) as caught:
+        main([*arguments])
+    assert caught.value.status == 2
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
@@ -68,71 +61,64 @@ def test_after_an_end_while_dvc_lock_is_written_the_same_command_goes_on(study: 
     lock = study.path / "dvc.lock"
     stages = "".join(f"  other-{number}:\n    cmd: {'a word ' * 1000}\n" for number in range(60))  # so that DVC writes it for longer
     lock.write_text(lock.read_text() + stages)
-    whole = lock.read_text()
+    whole, noted = lock.read_text(), params.read(lock)["stages"]["resolve"]
     study.edit(train={"epochs": 2})
-    end_while_writing(study, start(study, *PREPARED), how)
+    with start(study, *PREPARED) as process:
+        while lock.stat().st_size >= len(whole):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.0005)
+        os.killpg(process.pid, how)
+        process.communicate()
     if how == signal.SIGINT:  # the command has lived to put it back
         assert lock.read_text() == whole
     else:
         assert len(lock.read_text()) < len(whole)
         (study.path / ".dvc" / "tmp" / "rwlock").write_text("")  # as a kill a moment later leaves it
-        assert plain_dvc(study, *PREPARED).returncode == 255  # the fault is real
 
-    status, out, err = repro(study, *PREPARED)
-    assert (status, err) == (0, "")
-    assert study.stages_run(out) == ["resolve"]  # which it had not noted
+    again = study.run(*REPRO, *PREPARED)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert study.stages_run(again.stdout) == ["resolve"]  # which it had not noted
+    assert params.read(lock)["stages"]["resolve"] != noted
     assert lock.read_text().count("  other-") == 60
     assert not (study.path / COPY).exists()
-    assert repro(study, *PREPARED)[1].splitlines()[-1] == "Data and pipelines are up to date."
-
-
-def test_one_that_runs_is_left_alone(study: Repository) -> None:
-    copy = study.path / COPY
-    copy.write_text("schema: '2.0'\n")
-    with (copy.parent / "repro.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        status, out, err = repro(study, *PREPARED)
-    assert (status, out, copy.read_text()) == (2, "", "schema: '2.0'\n")
-    assert err.startswith("error: Another `make repro` runs DVC here")
 
 
 def test_what_is_refused_touches_nothing(study: Repository) -> None:
-    config = study.path / "configs" / "base.json"
+    """Beside another one that runs, and with settings that cannot be, whoever starts DVC."""
+    config, copy = study.path / "configs" / "base.json", study.path / COPY
+    copy.write_text("schema: '2.0'\n")
+    with (copy.parent / "repro.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert refusal(study, repro.main, *PREPARED).startswith("Another `make repro` runs DVC here")
+    assert copy.read_text() == "schema: '2.0'\n"
     (study.path / "tables" / "epochs.csv").write_text("a result")
     before = config.stat().st_mtime_ns
     study.edit(variants={"base": {"train_images": 1_000_000}})
-    status, out, err = repro(study)
-    assert (status, out) == (2, "")
-    assert err.startswith("error: variants.base.train_images: ")
-    assert err.count("\n") == 1
-    plain = plain_dvc(study, "resolve")
+    assert refusal(study, repro.main).startswith("variants.base.train_images: ")
+    plain = study.run(sys.executable, "-m", "dvc", "repro", "resolve")
     assert plain.returncode == 255
     assert "variants.base.train_images: digits has 1,437" in plain.stderr
     assert config.stat().st_mtime_ns == before
     assert (study.path / "tables" / "epochs.csv").read_text() == "a result"
 
 
-def test_a_repository_that_git_refuses_is_told(tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    """As root on another's files git reads nothing, and a training would know no commit. git's own tests make it think so."""
+def test_a_place_where_git_does_not_work_is_told(tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root on another's files git reads nothing, and a training would know no commit. git's own tests make it think so.
+
+    A copy without its repository is none for DVC either, unless it is a nested one, which says so itself.
+    """
     study = Repository.create(tmp_path / "study", small_study(raw_params))
     git(study.path, "init", "--quiet")
     before = sorted(study.path.rglob("*"))
-    done = study.run("env", "GIT_TEST_ASSUME_DIFFERENT_OWNER=1", sys.executable, "-B", "-m", "pipeline.commands.train")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: git refuses this repository (detected dubious ownership in repository at '{study.path}'), and trainings would not name"
-        f" their commit: run `git config --global --add safe.directory {study.path}`, then run the command again.\n"
-    )
+    with monkeypatch.context() as patch:
+        patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+        said = refusal(study, train.main)
+    assert said.startswith("git refuses this repository (detected dubious ownership ")
+    assert f"run `git config --global --add safe.directory {study.path}`" in said
     assert sorted(study.path.rglob("*")) == before
-
-
-def test_a_copy_without_its_repository_is_told(tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    """DVC needs one, but in a nested repository, which says so itself."""
-    study = Repository.create(tmp_path / "study", small_study(raw_params))
+    shutil.rmtree(study.path / ".git")
     (study.path / ".dvc" / "config").write_text("")
-    done = study.run(sys.executable, "-m", "pipeline.commands.repro")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {study.path} is not in a git repository, which this command needs: ")
+    assert refusal(study, repro.main).startswith(f"{study.path} is not in a git repository, which this command needs: ")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +176,6 @@ def test_without_replay_what_a_replay_had_kept_is_trained_and_its_stage_runs(stu
     assert codes() == {"f" * 64}
     assert study.repro("train@base") == []
     monkeypatch.setenv("REPLAY", "0")
-    status, out, err = repro(study)
-    assert status == 0, out + err
+    out = study.succeed(*REPRO)
     assert codes() == {training_code()}
     assert "seed 0  epoch 1/1" in out

@@ -79,11 +79,6 @@ def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], tr
 
 
 @pytest.fixture(scope="module")
-def origin(travelled: Path) -> Path:
-    return travelled / "origin"
-
-
-@pytest.fixture(scope="module")
 def clone(travelled: Path, trained: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return type(trained)(travelled / "clone").copy(tmp_path_factory.mktemp("clone") / "clone")
 
@@ -97,40 +92,33 @@ class TestClone:
         for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
             monkeypatch.setenv(name, clone.environment[name])
 
-    def test_runs_nothing_that_the_lock_has(self, clone: Repository) -> None:
-        assert set(clone.repro()) <= {"code", "resolve"}  # git holds neither code-hashes/ nor configs/
-        assert git(clone.path, "status", "--porcelain") == ""
-
-    def test_another_seed_needs_its_weights(self, origin: Path, clone: Repository) -> None:
+    def test_another_seed_needs_its_weights_or_is_trained_again_to_the_same_bits(self, travelled: Path, clone: Repository) -> None:
         status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
         assert "base  not verified: The weights of base's seed 1 are not here" in said
-        assert verify(origin, "--variant=base", "--seed=1") == (0, "base  seed 1  same bits\nVerified: seed 1 of base.\n")
+        there = verify(travelled / "origin", "--variant=base", "--seed=1")
+        assert there == (0, "base  seed 1  same bits\nVerified: seed 1 of base.\n")
+        status, said = verify(clone.path, "--variant=base", "--seed=1", "--train=1")
+        assert status == 0, said
+        assert "base  seed 1, trained again  same bits" in said
+        assert not (clone.path / ".checkpoints" / "seeds").exists()
 
     def test_what_is_changed_in_the_store_is_told(self, clone: Repository) -> None:
         path = stored(clone.path, "base")
         epochs, loss = seeds.read_record(path)["epochs"], EpochRow._fields.index("test_loss")
         epochs[0][loss] = float(np.nextafter(epochs[0][loss], 1e9))  # the last bit of seed 0's test loss, under a digest that fits
         predictions = clone.path / "store/predictions/base.npz"
-
-        def exchange() -> None:
-            with np.load(predictions) as file:
-                arrays = dict(file)
-            arrays["predictions"][0] = np.roll(arrays["predictions"][0], 1)
-            np.savez_compressed(predictions, **arrays)
-
-        def is_of_other_code() -> None:
-            with np.load(predictions) as file:
-                arrays = dict(file)
-            evaluation = json.loads(str(arrays["evaluation"]))
-            evaluation["inputs"]["code"] = "0" * 64
-            np.savez_compressed(predictions, **arrays | {"evaluation": np.array(json.dumps(evaluation))})
-
+        with np.load(predictions) as file:
+            arrays = dict(file)
+        evaluation = json.loads(str(arrays["evaluation"]))
+        evaluation["inputs"]["code"] = "0" * 64
+        of_other_code = arrays | {"evaluation": np.array(json.dumps(evaluation))}
+        exchanged = arrays | {"predictions": np.roll(arrays["predictions"], 1, axis=1)}
         unknown = "store/predictions/base.npz is missing, damaged or of other code"
         changes: list[tuple[Callable[[], object], str]] = [
-            (is_of_other_code, unknown),
+            (lambda: np.savez_compressed(predictions, **of_other_code), unknown),
             (lambda: predictions.write_bytes(b"junk"), unknown),
-            (exchange, "store/predictions/base.npz has other predictions"),
+            (lambda: np.savez_compressed(predictions, **exchanged), "store/predictions/base.npz has other predictions"),
             (lambda: flip_bit(path, 0.999), "store/trainings/base.safetensors does not hold the weights and traces"),
             (lambda: rewrite(path, epochs=epochs), "the test of seed 0: loss "),
         ]
@@ -159,12 +147,6 @@ class TestClone:
         assert "pages  differ: reports/README.md" in said
         assert "reports/experiments/stale.md, which this code does not make" in said
         assert said.endswith("Not verified: the tables, the pages.\n")
-
-    def test_one_seed_trained_again_has_the_same_bits(self, clone: Repository) -> None:
-        status, said = verify(clone.path, "--variant=base", "--seed=1", "--train=1")
-        assert status == 0, said
-        assert "base  seed 1, trained again  same bits" in said
-        assert not (clone.path / ".checkpoints" / "seeds").exists()
 
 
 def a_seed(**origin: Any) -> Finished:
