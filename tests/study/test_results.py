@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from pipeline.runner.seeds import read_record
 from pipeline.study import Study, load
@@ -35,6 +36,9 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     assert list(study.variants.variant) == list(study.trainings) == ["base", "wide", "caption", "critical"]
     assert list(study.variants["model.mlp_dim"])[:2] == [8, 12]
     assert {"train.epochs", "parameters", "flops", "code_hash", "versions.torch"} <= set(study.variants.columns)
+    row, accuracy = study.summary().set_index("variant").loc["wide"], seeds.test_accuracy  # of the only epoch, which is a late one
+    ends = np.clip(stats.t.interval(0.95, 1, accuracy.mean(), accuracy.sem()), 0, 1)
+    assert row.tolist() == pytest.approx([2, accuracy.mean(), accuracy.std(), *ends])
 
 
 def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
