@@ -45,7 +45,6 @@ class TestTheStudy:
 
     def test_all_of_it_is_in_use(self, study: params.Params) -> None:
         assert study.preview is None
-        assert {variant for one in study.experiments.values() for variant in one.variants} == set(study.variants)
         # A claim belongs to an experiment, unless the timing page judges it.
         told = {claim for one in study.experiments.values() for claim in one.claims}
         timed = {name for name, claim in study.claims.items() if all(part.rule in TIMING_RULES for part in claim.comparisons)}
