@@ -39,6 +39,8 @@ VALUES = [
     (pretrained.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
     (pretrained.main, [], "No weights of base are here"),
     (classify.main, ["--image=a.png", "--variant=caption"], "'caption' is no classifier of params.yaml"),
+    (classify.main, ["--image=white.png"], "white.png holds no digit that is dark on light."),
+    (train_all.main, ["--on=cluster"], "ON is 'cluster'; the choices are here and ray."),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
 ]
@@ -69,6 +71,7 @@ def refusal(call: Callable[[], object], folder: Path) -> str:
 def test_a_value_that_cannot_be_used(folder: Path, main: Callable[[list[str]], object], argv: list[str], sentence: str) -> None:
     Image.new("L", (112, 56)).save(folder / "wide.png")
     Image.new("I;16", (56, 56)).save(folder / "deep.png")
+    Image.new("L", (28, 28), 255).save(folder / "white.png")
     header = b"IHDR" + struct.pack(">IIBBBBB", 200_000, 200_000, 8, 0, 0, 0, 0)  # 4e10 pixels, none of which follows
     (folder / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
     assert refusal(lambda: main(argv), folder).startswith(sentence)

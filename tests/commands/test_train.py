@@ -1,5 +1,7 @@
 """`make train`: all variants at once, in this process, with a worker's own functions; what cannot be finished stops nothing else."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,25 @@ def test_a_group_that_breaks_costs_its_own_seeds_and_a_fault_of_all_ends_it(
     status = 2
     with pytest.raises(UserError, match="It died"):
         train_all(settings, "cpu", breaks)
+
+
+def test_seeds_of_other_data_than_were_there_at_the_start_are_refused(study: Callable[..., params.Params]) -> None:
+    settings, description = study(), Path("data/arrays/dataset.json")
+    planned = place(settings, "base")
+
+    def engine(assignments: Sequence[pool.Assignment], handle: pool.Handle) -> None:
+        def changed(assignment: pool.Assignment, message: pool.Message) -> None:
+            other = json.loads(description.read_text())
+            other["arrays"]["test_labels"]["sha256"] = "0" * 64
+            digest = hashlib.sha256("".join(array["sha256"] for array in other["arrays"].values()).encode()).hexdigest()
+            description.write_text(json.dumps(other | {"digest": digest}))
+            handle(assignment, message)
+
+        trains_here(assignments, changed)
+
+    with pytest.raises(UserError, match=r"^The data were changed while this command ran") as caught:
+        train_all(settings, "cpu", engine)
+    assert (caught.value.status, seeds.paths(planned)) == (2, [])
 
 
 def test_a_loss_that_is_not_finite_stops_no_other_variant(study: Callable[..., params.Params], capsys: pytest.CaptureFixture[str]) -> None:
