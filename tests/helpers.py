@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,12 @@ def wait_until(met: Callable[[], object]) -> None:
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def ends(interval: Interval | None) -> tuple[float, float]:

@@ -219,8 +219,8 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
                 cells,
             ),
             "",
-            "`python -m docs.method.rates` trains all of it (hours of two cores) and writes this page; `--page` writes it from "
-            "[rates.csv](rates.csv), which has every seed.",
+            "[rates.csv](rates.csv) has every seed. `python -m docs.method.rates` trains what it lacks (hours of two cores) and writes this "
+            "page; `--page` writes the page alone.",
             "",
         ]
     )
@@ -234,12 +234,12 @@ def main(argv: list[str]) -> None:
     if unknown := [id for id in given.claims if id not in CLAIMS]:
         raise UserError(f"{unknown[0]} is no claim whose networks are trained at other rates: name some of {listed(CLAIMS)}.")
     if not given.page:
+        have = [pd.read_csv(TABLE)] if TABLE.exists() else []
         for name in dict.fromkeys(name for _, one in compared(study, given.claims) for name in one.variants):
-            have = pd.read_csv(TABLE) if TABLE.exists() else pd.DataFrame({"variant": []})
-            if name not in {*have["variant"]}:
-                rows = pd.concat([have, train(study, name)])
+            if not any((rows["variant"] == name).any() for rows in have):
+                have.append(train(study, name))
                 with replacing(TABLE) as file:
-                    rows.to_csv(file, index=False)
+                    pd.concat(have).to_csv(file, index=False)
     if not TABLE.exists():
         raise UserError(f"There is no {TABLE.name} yet: run this command without --page, which trains what it has to hold.")
     found = pairs(study, pd.read_csv(TABLE))

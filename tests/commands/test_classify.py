@@ -16,8 +16,9 @@ from pipeline.runner import seeds
 from tests.conftest import Repository
 from tests.helpers import stored
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_picture_is_answered_as_the_image_dark_on_light_too(
     trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,7 +44,7 @@ def test_a_picture_is_answered_as_the_image_dark_on_light_too(
         assert np.ptp(np.asarray(drawn.convert("L"))) > 100
 
 
-def test_attention_is_that_of_each_seed_and_of_a_network_that_has_weights(trained: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_that_of_each_seed(trained: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.path)
     settings, image = params.load().resolve("base"), load(Path("data/arrays")).test_images[7]
     chosen, _, maps = classify.answers(settings, stored(Path(), "base"), [], image)

@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.data.fetch import MANIFEST, fetch
 from pipeline.system.errors import UserError
-from tests.helpers import flip_bit
-from tests.tracking.trainings import free_port
+from tests.helpers import flip_bit, free_port
 
 NAME = "train-images-idx3-ubyte.gz"
 

@@ -56,7 +56,10 @@ def own(monkeypatch: pytest.MonkeyPatch, tiny_trainer: Callable[..., Trainer]) -
         ([0], "global generator", [lambda _, x: F.dropout(x, 0.5)]),
         ([0, 1], "global generator", [lambda _, x: F.dropout(x, 0.5)]),  # a stack under vmap
         ([0], "global generator", [lambda _, x: x * float(np.random.rand())]),  # noqa: NPY002
+        ([0, 1], "global generator", [lambda _, x: x * float(np.random.rand())]),  # noqa: NPY002
         ([0], "global generator", [lambda _, x: x * random.random()]),
+        ([0, 1], "global generator", [lambda _, x: x * random.random()]),
+        ([0], "global generator", [lambda model, x: x if model.training else F.dropout(x, 0.5)]),
         ([0, 1], "global generator", [lambda model, x: x if model.training else F.dropout(x, 0.5)]),
         ([0], "initial weights", [lambda _, x: x, lambda _: np.random.rand()]),  # noqa: NPY002
         ([0], "two calls", [lambda of, x: x + torch.randn(x.shape, generator=of.kept), lambda of: setattr(of, "kept", torch.Generator())]),

@@ -74,7 +74,7 @@ def test_shares_by_hand() -> None:
     assert (one.mean, *ends(one.interval(0.9))) == pytest.approx((0.75, exact.low, exact.high))
 
 
-@pytest.mark.parametrize("sizes", [(6, 6), (10, 6)])
+@pytest.mark.parametrize("sizes", [(6, 6), (20, 10)])
 def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
     """Over all outcomes of both sides, weighted by their chance, for any pair of true shares."""
     level = look_level((6, 10, 20))

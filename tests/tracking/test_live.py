@@ -9,8 +9,8 @@ import pytest
 from pipeline.stages.sync import sync
 from pipeline.tracking import live
 from pipeline.tracking.live import Live
-from tests.helpers import stored, wait_until
-from tests.tracking.trainings import EPOCHS, KEYS, SEEDS, assert_complete, free_port, make_rows, make_run, read_store, write_training
+from tests.helpers import free_port, stored, wait_until
+from tests.tracking.trainings import EPOCHS, KEYS, SEEDS, assert_complete, make_rows, make_run, read_store, write_training
 
 NAMES = ["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)]
 

@@ -19,14 +19,13 @@ from pipeline.system.errors import UserError
 from pipeline.tracking import store as stores
 from pipeline.tracking.store import Store, store_uri
 from pipeline.tracking.ui import main as ui_command
-from tests.helpers import stored, wait_until
+from tests.helpers import free_port, stored, wait_until
 from tests.tracking.trainings import (
     COLUMNS,
     ROOT,
     SEEDS,
     assert_complete,
     expected_points,
-    free_port,
     make_run,
     read_store,
     serving,

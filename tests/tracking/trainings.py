@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -203,9 +202,3 @@ def serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
