@@ -219,8 +219,8 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
                 cells,
             ),
             "",
-            "[rates.csv](rates.csv) has every seed. `python -m docs.method.rates` trains what it lacks (hours of two cores) and writes this "
-            "page; `--page` writes the page alone.",
+            "[rates.csv](rates.csv) has every seed. `python -m docs.method.rates` trains what it lacks (hours of two cores) and writes "
+            "this page; `--page` writes the page alone.",
             "",
         ]
     )
