@@ -1,5 +1,5 @@
 # docker build -t lab . && docker run --rm -it lab make demo
-# With a GPU: docker run --gpus all ... ; results stay with: -v "$PWD/build:/lab/build"
+# With a GPU: docker run --gpus all ... ; results stay with: mkdir build, and -v "$PWD/build:/lab/build"
 FROM python:3.12-slim
 
 # git names the commit of a training, make runs the commands, a compiler is for kernels of torch and Triton.

@@ -1,6 +1,6 @@
 """`python -m docs.engines`: which engine trains each variant on a GPU, and what the compiler makes of each shape of the fused kernel.
 
-Writes docs/engines.md. It needs no GPU: NVRTC compiles for any architecture. A shape takes 20 seconds.
+Writes docs/engines.md. It needs no GPU: NVRTC compiles for any architecture. A new shape takes 20 seconds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ others, and all of them where the kernel cannot run. On a CPU torch trains all.
 ## Compiled shapes
 
 For {architecture}, of the kernel that computes gradients: threads, images and shared memory of a block, blocks that a processor is to \
-hold at a time, registers of a thread, bytes that its code stores and loads because registers do not suffice, and seconds to compile.
+hold at a time, registers of a thread, and bytes that its code stores and loads because registers do not suffice.
 
 {shapes}
 """
@@ -56,26 +55,26 @@ def main(argv: list[str]) -> None:
     rows = []
     for shape, variants in shapes.items():
         given = dict(shape)
-        seconds, (stores, loads, registers) = compiled(given)
+        stores, loads, registers = compiled(given)
         names = ", ".join(f"`{variant}`" for variant in variants[:3]) + (f" and {len(variants) - 3} more" if len(variants) > 3 else "")
         cells = given["THREADS"], given["IMAGES"], round(given["SHARED_BYTES"] / 1000), given["RESIDENT"], registers
-        rows.append((names, *map(str, cells), f"{stores}, {loads}", f"{seconds:.0f}"))
+        rows.append((names, *map(str, cells), f"{stores}, {loads}"))
         print(*rows[-1], flush=True)
-    header = "variants", "threads", "images", "shared (kB)", "blocks", "registers", "spilled: stores, loads (bytes)", "compiled in (s)"
+    header = "variants", "threads", "images", "shared (kB)", "blocks", "registers", "spilled: stores, loads (bytes)"
     fused, listed = sum(engine == "fused" for _, engine in engines), grid(("variant", "engine"), engines)
     text = _TEXT.format(count=len(engines), fused=fused, engines=listed, architecture=ARCHITECTURE, shapes=grid(header, rows))
     write_text(ROOT / "docs" / "engines.md", text)
 
 
-def compiled(given: Mapping[str, Any]) -> tuple[float, tuple[str, ...]]:
-    """Seconds that NVRTC takes; of the kernel of gradients the bytes of spilled stores and loads, and registers."""
+def compiled(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the kernel of gradients the bytes of spilled stores and loads, and registers."""
     from cuda.core import Program, ProgramOptions
 
     macros = [(name, str(value)) for name, value in given.items()]
     options = ProgramOptions(std="c++17", arch=ARCHITECTURE, define_macro=macros, ptxas_options=["-v"])
-    log, start = io.StringIO(), time.perf_counter()
+    log = io.StringIO()
     Program(SOURCE.read_text(), "c++", options).compile("cubin", logs=log)
-    return time.perf_counter() - start, {name: tuple(rest) for name, *rest in _CUT.findall(log.getvalue())}["differentiate"]
+    return {name: tuple(rest) for name, *rest in _CUT.findall(log.getvalue())}["differentiate"]
 
 
 if __name__ == "__main__":

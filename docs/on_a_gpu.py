@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import gpu
 from pipeline.params import DataSettings, Params, VariantSettings, load
 from pipeline.runner import pool
 from pipeline.runner.seeds import folder, read
 from pipeline.system import provenance
 from pipeline.system.errors import UserError, run_command
 from pipeline.training import tasks
-from pipeline.training.fused import why_not
+from pipeline.training.fused import make_trainer, why_not
 
 ARRAYS, SEEDS = Path("data/arrays"), Path(".checkpoints/seeds")
 # Open ones that a hundred seeds may decide; those that the study does not have are passed over.
@@ -46,13 +47,19 @@ def main(argv: list[str]) -> None:
 
 
 def prepare() -> None:
-    """Makes data/arrays where they are not."""
+    """Makes data/arrays where they are not. Raises UserError where a GPU is here and the fused engine does not run on it."""
+    import torch
+
     from pipeline.data.datasets import prepare as make
 
     if not (ARRAYS / "dataset.json").exists():
         make(DataSettings(dataset="mnist"), Path("data/raw"), ARRAYS)
     device = pool.choose_device()
-    print(f"{provenance.device_name(device)}, {provenance.versions(device)}", flush=True)
+    installed = {name: gpu.version(name) for name in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc")}
+    print(f"{provenance.device_name(device)}, {provenance.versions(device) | installed}", flush=True)
+    engine = make_trainer(load().resolve("base"), tasks.load("classification", ARRAYS), [0], torch.device(device)).engine
+    if device == "cuda" and engine != "fused":
+        raise UserError(f"The fused engine does not run here ({engine}), and all that follows is of it.")
 
 
 def chosen(params: Params, claims: tuple[str, ...], device: str) -> Iterator[tuple[str, VariantSettings]]:
@@ -94,46 +101,61 @@ class Packer:
 
 
 def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epochs: int | None) -> None:
-    """Trains new seeds, variant by variant, until the time or the room is used up.
-
-    A stack that the time left would not finish, going by its first epoch, is given up.
-    """
-    device, params, trained = pool.choose_device(), load(), 0
-    data = {"classification": tasks.load("classification", ARRAYS)}
-    digest = tasks.data_digest("classification", ARRAYS)
+    """Trains new seeds, variant by variant, until the time or the room is used up."""
+    device, params, packed = pool.choose_device(), load(), 0
+    data, digest = tasks.load("classification", ARRAYS), tasks.data_digest("classification", ARRAYS)
     for variant, wanted in chosen(params, claims, device):
         length = {} if epochs is None else {"epochs": epochs}
         settings = wanted.model_copy(update={"train": wanted.train.model_copy(update={"seeds": (0,), **length})})
         place = folder(SEEDS, settings, digest)
-        origin = provenance.origin(device, variant)
+        origin = provenance.origin(device, settings.task)
         if commit := os.environ.get("COMMIT"):
             origin |= {"git_commit": commit, "git_dirty": False}
-        job = pool.Job(settings, ARRAYS, place, device, origin)
+        job = pool.Job(settings, ARRAYS, place, device, origin, params.claims_of(variant))
         for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
             group = list(range(first, min(first + TOGETHER, FIRST_SEED + count)))
             missing = [seed for seed in group if not (place / f"seed-{seed}.{origin['code_hash'][:12]}.done").exists()]
             begin = time.monotonic()
             for part in pool.make_groups(missing, device, stackable=settings.stackable) if missing else []:
-                for message in pool.messages(pool.Assignment(job, pool.Task(part)), lambda job: data[job.settings.task]):
-                    if message.error is not None:
-                        raise message.error
-                    if message.kind == "started":
-                        epoch_begin = time.monotonic()
-                    if message.kind == "epoch":
-                        left = (time.monotonic() - epoch_begin) / message.epoch * (settings.train.epochs - message.epoch)
-                        if time.monotonic() + left > until:
-                            print(f"{variant}: no time for seeds {first} and on; {trained} seeds are packed", flush=True)
-                            return
+                engine = train(pool.Assignment(job, pool.Task(part)), data, until)
+                if engine is None:
+                    print(f"{variant}: no time for seeds {first} and on; {packed} seeds are packed", flush=True)
+                    return
+                if device == "cuda" and engine != "fused":
+                    print(f"{variant}: left out, because torch's engine would train it ({engine})", flush=True)
+                    break
             paths = [path for seed in group for path in sorted(place.glob(f"seed-{seed}.*.done"))]
+            if not paths:
+                break
             if not packer.add(paths):
-                print(f"{variant}: no room for seeds {first} and on; {trained} seeds are packed", flush=True)
+                print(f"{variant}: no room for seeds {first} and on; {packed} seeds are packed", flush=True)
                 return
-            trained += len(paths)
+            packed += len(paths)
             parts = [read(path) for path in paths]
-            mean = sum(part.rows[-1].test_accuracy for part in parts) / max(1, len(parts))
+            mean = sum(part.rows[-1].test_accuracy for part in parts) / len(parts)
             took, engines = time.monotonic() - begin, ", ".join(sorted({part.origin["engine"] for part in parts}))
             print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {took:.1f} s, {engines}", flush=True)
-    print(f"{trained} seeds are packed, all that were asked for", flush=True)
+    print(f"{packed} seeds are packed, all that were asked for", flush=True)
+
+
+def train(assignment: pool.Assignment, data: object, until: float) -> str | None:
+    """Trains a stack and returns its engine; None where it was given up, as by its first epochs the time left does not suffice.
+
+    On a GPU, where all seeds are to be trained by the fused engine, a stack that torch's would train is given up as it starts.
+    """
+    engine, epochs = "", assignment.job.settings.train.epochs
+    for message in pool.messages(assignment, lambda _: data):
+        if message.error is not None:
+            raise message.error
+        if message.kind == "started":
+            begin, engine = time.monotonic(), str(message.facts["engine"])
+            if assignment.job.device == "cuda" and engine != "fused":
+                break
+        if message.kind == "epoch":
+            left = (time.monotonic() - begin) / message.epoch * (epochs - message.epoch)
+            if time.monotonic() + left > until:
+                return None
+    return engine
 
 
 if __name__ == "__main__":

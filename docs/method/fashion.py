@@ -71,15 +71,15 @@ def pairs(params: Params, mnist: Mapping[str, Training], fashion: Mapping[str, T
 
 def picture(found: list[Pair]) -> Picture:
     caption = (
-        "What the removal or exchange of a part does to the test error, on MNIST and on Fashion-MNIST: ratio of the errors without it to "
-        f"those with it, and its interval. Dotted lines: {SMALL:g} and {1 / SMALL:g}."
+        "What the removal or exchange of a part does to the test error, on MNIST and on Fashion-MNIST: ratio of the errors after it to "
+        f"those before, and its interval. Dotted lines: {SMALL:g} and {1 / SMALL:g}."
     )
     made = [
         Row(part.name * first, part.ratio, part.interval.low, part.interval.high, colour, kind, right=digits(part.ratio))
         for pair in found
         for first, part, colour, kind in ((True, pair.mnist, INK, "MNIST"), (False, pair.fashion, COLOURS[1], "Fashion-MNIST"))
     ]
-    place, dotted = "test errors without the part over those with it, log scale", (1 / SMALL, SMALL)
+    place, dotted = "test errors after the change over those before, log scale", (1 / SMALL, SMALL)
     draw = partial(rows.draw, made, "", place, inches=0.2, fontsize=8.5, logarithmic=True, solid=(1.0,), dotted=dotted)
     return Picture(caption, draw, "fashion")
 
@@ -93,13 +93,14 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
     kept = [pair for pair in found if pair.keeps]
     apart = [pair for pair in found if not pair.interval.low <= 1 <= pair.interval.high]
     count = sum(abs(math.log(pair.fashion.ratio)) < abs(math.log(pair.mnist.ratio)) for pair in found)
-    smaller = "all" if count == len(found) else count
+    smaller = "all" if count == len(found) else f"{count} of the"
+    neither = [pair.fashion.name for pair in found if pair not in kept and pair not in apart]
     lines = [
         f"- {pair.fashion.name}: {digits(pair.fashion.ratio)} times the errors, where MNIST has {digits(pair.mnist.ratio)}"
         for pair in apart
     ]
     found_of = {
-        row.claim: (estimate(row.effect, Interval(row.low, row.high, row.level), digits), row.verdict)
+        row.claim: (estimate(row.effect, Interval(row.low, row.high, row.level), "{:.3f}".format), row.verdict)
         for row in fashion.claims.itertuples()
     }
     missing = [name for name in params.ranking if name not in places]
@@ -109,8 +110,7 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             "# Which parts matter on Fashion-MNIST",
             "",
             f"**Of {len(found)} parts of the network and of its training, {len(kept)} do on Fashion-MNIST what they do on MNIST**; their "
-            f"order has a rank correlation of {rank:.2f} (Spearman), and {smaller} of the effects are smaller "
-            "than on MNIST. "
+            f"order has a rank correlation of {rank:.2f} (Spearman), and {smaller} {len(found)} ratios lie nearer to 1 than on MNIST. "
             f"A part does the same where the ratio of both ratios may be 1, and both intervals lie above {SMALL:g}, "
             f"both below {1 / SMALL:g}, both between these, or both across one of them.",
             "",
@@ -123,6 +123,7 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
                     f"The effect differs between the two in {len(apart)} of them (the interval of the ratio of both ratios leaves out 1):",
                     "",
                     *lines,
+                    *(["", f"Neither can be said of *{listed(neither)}*."] if neither else []),
                 ]
                 if apart
                 else ["In none does the effect differ between the two by more than chance allows."]

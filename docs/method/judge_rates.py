@@ -207,8 +207,9 @@ def counted(root: Path = Path()) -> list[str]:
         "",
         f"### {len(effects)} known effects",
         "",
-        f"Two networks of this study with {_OF_EFFECT} seeds a side or more, whose interval over all seeds leaves out 1; seeds are drawn "
-        f"from each side's with replacement. Found: answered with the right sign, by more than the margin.",
+        f"Parts of the ranking with {_OF_EFFECT} seeds a side or more whose interval over all seeds leaves out 1, evenly spaced by size "
+        f"where there are more than {_EFFECTS}; seeds are drawn from each side's with replacement. Found: answered with the right sign, by "
+        "more than the margin.",
         "",
         *effect_table(errors, effects),
         "",

@@ -178,10 +178,12 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
     rate = study.train.learning_rate
     rates = [f"{factor * rate:g}" for factor in FACTORS.values()]
     places = [(pair.claim, pair.place(COMMON), pair.place(pair.best)) for pair in found]
-    turned = list(dict.fromkeys(id for id, *both in places if {*both} == {"inside", "outside"}))
+    placed = [(id, {*both}) for id, *both in places if "across" not in both]
+    turned = list(dict.fromkeys(id for id, both in placed if len(both) > 1))
     sides = {side.name: side for pair in found for side in (pair.variant, pair.reference)}
     missing = sorted({name for id in CLAIMS for one in study.claims[id].comparisons for name in one.variants} - sides.keys())
     bests = [f"{sum(side.best == name for side in sides.values())} at {text}" for name, text in zip(FACTORS, rates, strict=True)]
+    ends = sum(side.best != "common" for side in sides.values())
     cells = []
     for name, side in sides.items():
         held_out, errors = ([f"{100 * values[one].mean():.2f}" for one in FACTORS] for values in (side.held_out, side.errors))
@@ -190,14 +192,14 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
         [
             "# Does the learning rate decide the verdicts?",
             "",
-            f"**With each network at its own best rate, {len(turned) or 'none'} of {len(found)} effects "
-            f"{'turn' if len(turned) > 1 else 'turns'} from what its claim says to the opposite**"
+            f"**With each network at the best of three rates, {len(turned) or 'none'} of the {len(placed)} effects that {SEEDS} seeds "
+            f"place inside or outside of where their claim puts them {'turn' if len(turned) > 1 else 'turns'} to the opposite**"
             + f" ({listed(turned)})"
             * bool(turned)
-            + f"; {sum(before == after for _, before, after in places)} intervals lie as they do at the common rate: inside of where the "
-            "claim puts the effect, outside, or across an edge. "
+            + f"; the other {len(found) - len(placed)} lie across an edge at the common rate or at the best, which decides nothing. "
             f"In these claims every network has the rate {rate:g}. Here each was trained at {listed(rates)}, and its best rate was chosen "
-            f"on {HELD_OUT:,} training images that no training saw: {listed(bests)}.",
+            f"on {HELD_OUT:,} training images that no training saw: {listed(bests)}. The best of {ends} of {len(sides)} networks is the "
+            "lowest or the highest that was tried.",
             "",
             f"![{made.caption.split(':')[0]}](rates.png)",
             "",
@@ -211,7 +213,7 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
             f"These trainings explore: they decide no claim. Each has {SEEDS} seeds, the study's length and {HELD_OUT:,} images fewer "
             "than the study's, so ratios at the common rate differ a little from those of the claims' pages. Test errors are means over "
             "the last fifth of the epochs; where an effect lies is asked in the claim's own measure. A rate chosen on the networks that "
-            "are compared flatters each side a little, and both alike." + (f" Not trained here: {listed(missing)}." if missing else ""),
+            "are compared flatters each side a little." + (f" Not trained here: {listed(missing)}." if missing else ""),
             "",
             *table(
                 ["network", *(f"held-out error, % at {one}" for one in rates), "best rate", *(f"test error, % at {one}" for one in rates)],

@@ -41,7 +41,7 @@ from pipeline.study.claims import measure_values
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import DamagedError, read_sealed_json, sealed_json, write_bytes, write_json
-from pipeline.system.paths import ARRAYS, CHECKPOINTS
+from pipeline.system.paths import CHECKPOINTS
 from pipeline.system.provenance import training_code
 from pipeline.training.tasks import data_digest
 
@@ -150,6 +150,7 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
     looks, device = looks_up_to(given.seeds), pool.choose_device()
     number = _number(given.series, [*key[0], *key[1], measure, str(margin)])
     error = error_of(number) if number else error_of(1) * math.pi**2 / 6
+    repro.reproduce(Path(), ("-q", "code", repro.data_stage(), "resolve"), wait=True)  # what trainings read; later edits do not count
     taken = []
     for n in looks:
         _grow([against, change], n, device)
@@ -262,13 +263,8 @@ def _number(series: str, key: list[str]) -> int | None:
 
 def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
-    here = sides[-1].params  # this folder's: the change is the last side
-    if ARRAYS.exists() and not repro.own_data_changed(here) and all(_take(side, n, device) for side in sides):
+    if all(tuple(_take(side, n, device) for side in sides)):  # of both, also where the first lacks some
         return
-    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"), wait=True)  # what trainings read
-    for side in sides:  # seeds of the data that were there before do not count
-        side.parts.clear()
-        _take(side, n, device)
     for side in sides:  # first, because what a commit trained may be replayed
         if side.tree and (missing := [seed for seed in range(n) if seed not in side.parts]):
             side.tree.train(side.variant, missing)

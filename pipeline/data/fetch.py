@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pooch
-
 from pipeline.data import own
 from pipeline.params import DATASETS, DataSettings
 from pipeline.system.errors import UserError, first_line
@@ -98,7 +96,11 @@ def _manifest(data: DataSettings) -> dict[str, Any]:
 
 
 def _described(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    return {name: {"md5": pooch.file_hash(folder / name, alg="md5"), "size": (folder / name).stat().st_size} for name in names}
+    return {name: {"md5": _md5(folder / name), "size": (folder / name).stat().st_size} for name in names}
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def fetch(source: Source, raw: Path) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def fetch(source: Source, raw: Path) -> dict[str, Any]:
 
 def _matches(path: Path, md5: str) -> bool:
     """Whether a file is the archive with this md5, or packs the same content."""
-    if not path.is_file() or pooch.file_hash(path, alg="md5") == md5:
+    if not path.is_file() or _md5(path) == md5:
         return path.is_file()
     try:
         return md5 in _CONTENTS and hashlib.md5(gzip.decompress(path.read_bytes()), usedforsecurity=False).hexdigest() == _CONTENTS[md5]
@@ -161,6 +163,8 @@ def _copy(mirror: str, name: str, path: Path) -> None:
     """Writes a mirror's file to `path`, packed where it lies unpacked. Raises OSError or ValueError where it cannot be had."""
     address = urlsplit(mirror)
     if address.scheme in ("http", "https"):
+        import pooch  # a machine with a GPU and without a network has none
+
         # Some servers declare the archive's own gzip as the response's encoding, and requests would unpack it.
         kept = {"response": lambda response, **_: response.raw.headers.discard("Content-Encoding")}
         download = pooch.HTTPDownloader(timeout=_TIMEOUT, headers={"Accept-Encoding": "identity"}, hooks=kept)

@@ -133,7 +133,7 @@ def _measured(study: Params | None, training: Training) -> dict[str, float]:
     for name in sorted({name for name, variants in asked if training.variant in variants and name in MEASURES}):
         with suppress(NotFormed):
             if (values := MEASURES[name].per_seed(training)) is not None and np.isfinite(values).all():
-                found[f"measure.{name.replace(' ', '_')}"] = float(values.mean())
+                found[f"measure.{''.join(one if one.isalnum() or one in '.:/-' else '_' for one in name)}"] = float(values.mean())
     return found
 
 

@@ -66,9 +66,11 @@ def test_an_epoch_gives_every_image_once(blobs: Blobs) -> None:
 
 def test_on_a_gpu_seconds_reach_the_page_and_a_peer_that_is_missing_is_named(blobs: Blobs, tmp_path: Path) -> None:
     """By torch in place of the kernel, of one step a round."""
+    torchs = gpu.subjects(blobs(200, 30), CPU, make=gpu.fused, rounds=2, quick=True)  # of a machine on which the kernel does not run
     listed = gpu.subjects(blobs(200, 30), CPU, make=functools.partial(FusedTrainer, kernel=TorchVit), rounds=2, quick=True)
     label = "this project, fused engine, one seed"
-    found = gpu.time_subjects({label: listed[label], "a peer": lambda: __import__("no_such_peer")}, 2, print, 3600.0)
+    asked = {label: listed[label], "a peer": lambda: __import__("no_such_peer"), "torch": torchs[label]}
+    found = gpu.time_subjects(asked, 2, print, 3600.0)
     seconds = found[label]
     assert len(seconds) == 2
     facts = {"machine": "A GPU", "date": "2026-01-02", "commit": "c" * 40, "dirty": False, "versions": {"torch": "2"}, "data": "mnist"}
@@ -76,6 +78,7 @@ def test_on_a_gpu_seconds_reach_the_page_and_a_peer_that_is_missing_is_named(blo
     page = (tmp_path / "a-gpu-gpu.md").read_text()
     assert f"| {label} | {1000 * sum(map(float, seconds)) / 2:,.1f} (" in page
     assert "| a peer | ModuleNotFoundError: " in page
+    assert "| torch | RuntimeError: torch: CPU" in page
 
 
 (NAME,) = re.findall(r"<!-- speed of (\S+) -->", (ROOT / "README.md").read_text(encoding="utf-8"))

@@ -90,7 +90,7 @@ def budget(material: Material) -> list[Picture]:
     lines = []
     for members in same_but([run for run in material.runs if greedy(run) is not None], "train.epochs", "train.seeds"):
         members.sort(key=lambda run: run.settings.train.epochs)
-        label, x = " / ".join(run.variant for run in members), tuple(run.settings.train.epochs for run in members)
+        label, x = ", ".join(run.variant for run in members), tuple(run.settings.train.epochs for run in members)
         for said, measured in ((", greedy", greedy), (f", beam of {BEAM_WIDTH}", beam)):
             values = _joined(members, [1 - found for run in members if (found := measured(run)) is not None])
             lines.append(Line(f"{label}{said}", x, values, any(map(material.is_baseline, members)), measured is beam))

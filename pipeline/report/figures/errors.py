@@ -20,8 +20,8 @@ def errors(material: Material) -> list[Picture]:
     shown = [run for run in known if material.is_baseline(run) or run is best]
     caption = (
         "What is taken for what after the last epoch, by the baseline and by the other variant with the fewest errors: of the test images "
-        "of a class the share (%) that is answered as each class, mean over the seeds. Below: the images that most seeds answer wrongly, "
-        "with the right class, the commonest wrong answer, and how many seeds are wrong."
+        "of a class the share (%) that is answered as each class, mean over the seeds; none where it is below 0.05. Below: the images that "
+        "most seeds answer wrongly, with the right class, the commonest wrong answer, and how many seeds are wrong."
     )
     return [Picture(caption, partial(tiles.draw_errors, [_of(run, material) for run in shown]))] if shown else []
 
