@@ -21,7 +21,7 @@ LIMITS = [
     ("bytes of dvc.lock", 130_000, 130_000),
     ("bytes of docs/architecture.md", 14_000, 14_000),
     ("bytes of store/", 60_000_000, 60_000_000),
-    ("tracked files", 760, 600),
+    ("tracked files", 764, 600),
 ]
 
 

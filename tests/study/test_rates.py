@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from docs.method import error_rates, fashion, sizes
+from docs.method import error_rates, fashion, rule, sizes
 from docs.method import rates as learning_rates
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
@@ -113,3 +113,24 @@ def test_the_page_on_other_sizes_is_of_its_table() -> None:
     assert sizes.page(of, sizes.picture(of)) == sizes.PAGE.read_text(encoding="utf-8")
     for size in of["size"].unique():
         assert [one.shape for one in sizes.curves(of, size).values()] == [(6, 10), (6, 11)]
+
+
+def test_pictures_follow_the_rule_and_show_one_digit_of_two() -> None:
+    labels = np.arange(200, dtype=np.uint8) % 10
+    images = np.full((200, 28, 28), 5, np.uint8) * labels[:, None, None]  # each pixel tells the digit
+    drawn, asked, covered = rule.draw(images, labels, np.random.default_rng(1))
+    left, right = drawn[:, 7:21, :14], drawn[:, 7:21, 14:]
+    expected = np.where(covered, rule.COVERED, 5 * labels.astype(int)), np.where(covered, 5 * ((labels + 1) % 10), rule.COVERED)
+    for half, pixel in zip((left, right), expected, strict=True):
+        assert (half == pixel[:, None, None]).all()
+    assert (asked == labels).all()
+    assert 70 < covered.sum() < 130
+    assert not drawn[:, :7].any()
+    assert not drawn[:, 21:].any()
+
+
+@of_this_study
+def test_the_page_on_a_rule_is_of_its_table() -> None:
+    of = pd.read_csv(rule.TABLE)
+    assert rule.page(of, rule.picture(of)) == rule.PAGE.read_text(encoding="utf-8")
+    assert of.groupby("slots").size().to_dict() == dict.fromkeys(rule.SLOTS, rule.SEEDS)
