@@ -30,9 +30,8 @@ from pipeline.study import load
 from pipeline.study.effects import contrast, mapped
 from pipeline.study.ranking import SMALL
 from pipeline.study.statistics import LEVEL, Interval
-from pipeline.system.errors import UserError, run_command
+from pipeline.system.errors import run_command
 from pipeline.system.files import replacing
-from pipeline.system.paths import ARRAYS
 
 DOCS = Path(__file__).parents[1]
 TABLE, PAGE = DOCS / "rule.csv", DOCS / "rule.md"
@@ -105,13 +104,13 @@ def picture(of: pd.DataFrame) -> Picture:
 
 def page(of: pd.DataFrame, made: Picture) -> str:
     found = ratios(of)
-    said = [f"with {slots} slots {estimate(*found[slots, 'late_test_error'], digits)}" for slots in SLOTS[1:]]
+    said = [f"{estimate(*found[slots, 'late_test_error'], digits)} ({slots} slots)" for slots in SLOTS[1:]]
     main = [found[slots, "late_test_error"][1] for slots in SLOTS[1:]]
     fewer, more = sum(ends.high < 1 for ends in main), sum(ends.low > 1 for ends in main)
     answer = (
         f"{fewer} of {len(main)} make fewer, {more} more" if fewer or more else "no interval leaves out 1, so nothing says that they help"
     )
-    small = " Either way it is less than a quarter." * all(ends.low > 1 / SMALL and ends.high < SMALL for ends in main)
+    small = " Any effect is smaller than a quarter." * all(ends.low > 1 / SMALL and ends.high < SMALL for ends in main)
     seen, covered = (f"{100 * of.loc[of['slots'] == 0, kind].mean():.1f} %" for kind in ("seen", "covered"))
     cells = []
     for slots in SLOTS:
@@ -122,7 +121,7 @@ def page(of: pd.DataFrame, made: Picture) -> str:
         [
             "# Memory slots where pictures follow a rule",
             "",
-            f"**Times the errors of a transformer without memory slots: {listed(said)}; {answer}.**{small} The pictures have two digits, "
+            f"**With memory slots a transformer makes {listed(said)} times the errors of one without; {answer}.**{small} The pictures have two digits, "
             "of which the right one is always the left one plus one (after 9 comes 0). One of the two is covered, either as often, and the "
             "left one is asked for. So in half of the pictures the answer follows from the rule alone, which slots could hold, and MNIST "
             f"has none such ([C2](../reports/experiments/memory.md)). Without slots, {seen} are wrong where the left digit is seen, and "
@@ -151,8 +150,6 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.method.rule", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--page", action="store_true", help="train nothing, write the page from docs/rule.csv")
     if not parser.parse_args(argv).page:
-        if not ARRAYS.exists():
-            raise UserError(f"There is no {ARRAYS} yet: run `dvc repro prepare`.")
         with replacing(TABLE) as file:
             train(datasets.load()).to_csv(file, index=False)
     of = pd.read_csv(TABLE)
