@@ -121,11 +121,12 @@ def page(of: pd.DataFrame, made: Picture) -> str:
         [
             "# Memory slots where pictures follow a rule",
             "",
-            f"**With memory slots a transformer makes {listed(said)} times the errors of one without; {answer}.**{small} The pictures have two digits, "
-            "of which the right one is always the left one plus one (after 9 comes 0). One of the two is covered, either as often, and the "
-            "left one is asked for. So in half of the pictures the answer follows from the rule alone, which slots could hold, and MNIST "
-            f"has none such ([C2](../reports/experiments/memory.md)). Without slots, {seen} are wrong where the left digit is seen, and "
-            f"{covered} where it is covered, where one that does not know the rule is wrong in 90 %.",
+            f"**With memory slots a transformer makes {listed(said)} times the errors of one without; {answer}.**{small} "
+            "The pictures have two digits, of which the right one is always the left one plus one (after 9 comes 0). "
+            "One of the two is covered, either as often, and the left one is asked for. "
+            "So in half of the pictures the answer follows from the rule alone, which slots could hold, and MNIST has none such "
+            f"([C2](../reports/experiments/memory.md)). Without slots, {seen} are wrong where the left digit is seen, and {covered} "
+            "where it is covered, where one that does not know the rule is wrong in 90 %.",
             "",
             f"![{made.caption.split(':')[0]}](rule.png)",
             "",
