@@ -25,6 +25,7 @@ export DO_NOT_TRACK := 1
 TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)
 
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
+NO_IN = test -z "$$IN" || { echo "error: make $@ is about the study itself: leave IN out." >&2; exit 2; }
 IN_FOLDER := case "$$IN" in build/*) test ! -f "profiles/$${IN\#build/}.yaml" || mkdir -p "$$IN";; esac; CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
 .PHONY: help setup demo study list plan caption classify pretrained export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
@@ -67,7 +68,7 @@ preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
 	@$(PROCESSES) python -m pipeline.commands.profiles preview
 
 repro: $(STAMP) ## the full study, after a kill too: make train, then dvc repro: [JOBS=processes]
-	@$(PROCESSES) python -m pipeline.commands.repro
+	@$(NO_IN); $(PROCESSES) python -m pipeline.commands.repro
 
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
 	@test "$$ON" != ray || uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-cluster.lock
@@ -79,16 +80,16 @@ judge: $(STAMP) ## better or not: VARIANT=name [AGAINST=name] or BASE=rev; [MARG
 		status=$$?; case $$status in [3-7]) ;; *) exit $$status;; esac  # these are answers, which make would call errors
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
-	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
+	@$(NO_IN); python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims
-	@python -m pipeline.commands.catalogue
+	@$(NO_IN); python -m pipeline.commands.catalogue
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.commands.plan
 
 caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [VARIANT=name] [SEED=n]
-	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
+	@$(NO_IN); python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
 
 classify: $(STAMP) ## what trained networks say of a digit, and where they attend: IMAGE=digit.png [VARIANT=name] [SEED=n] [IN=build/demo]
 	@image="$$(realpath -- "$$IMAGE" 2>/dev/null || echo "$$IMAGE")"; $(IN_FOLDER); \

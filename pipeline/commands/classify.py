@@ -13,6 +13,7 @@ from pipeline.commands.profiles import from_root
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
+from pipeline.study.results import load_dataset
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_bytes
 from pipeline.system.paths import FINISHED, TRAININGS
@@ -44,13 +45,14 @@ def main(argv: list[str]) -> None:
             raise UserError(f"{arguments.image} holds no digit that is dark on light.")
         print("The picture is dark on light, and the networks know light on dark: it is inverted.")
     chosen, probabilities, maps = answers(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", chosen, picture)
+    classes = (load_dataset() or {}).get("classes") or range(shape.classes)  # a folder's have names
     print(variant)
     for seed, row in zip(chosen, probabilities, strict=True):
         first, second = np.argsort(-row, kind="stable")[:2]
-        print(f"  seed {seed:<4}{first}  (probability {row[first]:.3f}; next {second}, {row[second]:.3f})")
+        print(f"  seed {seed:<4}{classes[first]}  (probability {row[first]:.3f}; next {classes[second]}, {row[second]:.3f})")
     if len(chosen) > 1:
         mean = probabilities.mean(0)
-        print(f"  mean     {mean.argmax()}  (probability {mean.max():.3f})")
+        print(f"  mean     {classes[mean.argmax()]}  (probability {mean.max():.3f})")
     if maps is None:
         print(f"\n{variant} has no attention weights to draw.")
         return

@@ -190,10 +190,12 @@ def render(comparison: Comparison) -> str:
     moved.sort(key=lambda one: (not one.differs, -abs(one.difference)))
     changed = {id: pair for id, pair in comparison.verdicts.items() if pair[0] != pair[1]}
     told = [{row["claim"]: row for row in side.study.claims.to_dict("records")} for side in (comparison.base, comparison.head)]
+    digests = {id: {side[id]["digest"] for side in told if id in side} - {""} for id in changed}
+    altered, changed_rules = [id for id, of in digests.items() if len(of) > 1], _rules(comparison.base, comparison.head)
     for rows in _ROWS:
         page = text.page(
             "compare.md.j2", **comparison._asdict(), moved=moved, same=[one for one in comparison.changes if one.identical], told=told,
-            changed=changed, changed_rules=_rules(comparison.base, comparison.head),
+            changed=changed, altered=altered, changed_rules=changed_rules,
             kinds=Counter(changed.values()).most_common(), rows=rows, code=code, named=named, mean_sd=_mean_sd,
             p_value=text.p_value, ALPHA=ALPHA,
         ).decode()  # fmt: skip

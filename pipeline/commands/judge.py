@@ -35,14 +35,14 @@ from pipeline.report.figures import Picture, panels
 from pipeline.report.figures.panels import Panel, of_epochs
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
-from pipeline.runner.train import survey, train
+from pipeline.runner.train import replays, survey, train
 from pipeline.study import Training, tables
 from pipeline.study.claims import measure_values
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import DamagedError, read_sealed_json, sealed_json, write_bytes, write_json
 from pipeline.system.paths import CHECKPOINTS
-from pipeline.system.provenance import training_code
+from pipeline.system.provenance import PACKAGE, code_hash, training_code
 from pipeline.training.tasks import data_digest
 
 PAGE = Path("build/judge.md")
@@ -218,6 +218,13 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
     before, now = (one.resolve(variant) for one in (theirs, params))  # without where the data lie, and without scenes that it does not read
     if (before.data, before.scenes) != (now.data, now.scenes):
         raise UserError(f"{tree.name} has other data in params.yaml: errors on other images cannot be compared.")
+    reader = f"{'/'.join(now.data.source.reader.split('.')[1:-1])}.py"
+    reads = ("data/datasets.py", reader, *(("captioning/grammar.py", "captioning/scenes.py") if now.scenes else ()))
+    if code_hash(reads, tree.top / PACKAGE.name) != code_hash(reads):
+        raise UserError(
+            f"{tree.name} makes its data by other code ({', '.join(sorted({*reads}))}): errors on other images cannot be compared."
+            " Commit that change, and judge what else you change by that commit."
+        )
     return Side(f"{variant} as it is", variant, params), Side(f"{variant} of {tree.name}", variant, theirs, tree)
 
 
@@ -288,7 +295,8 @@ def _take(side: Side, n: int, device: str) -> bool:
     if not {*range(n)} <= side.parts.keys():
         (entry,) = survey(side.asked(n), device)
         best = seeds.best(entry.found, side.code, side.settings)
-        kept = [seed for seed, part in best.items() if side.code in part.codes] if side.tree else entry.kept
+        codes = {seed: part.codes if replays() else [part.origin["code_hash"]] for seed, part in best.items()}
+        kept = [seed for seed in best if side.code in codes[seed]] if side.tree else entry.kept
         side.parts |= {seed: best[seed] for seed in kept}
     return {*range(n)} <= side.parts.keys()
 

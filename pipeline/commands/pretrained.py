@@ -25,8 +25,11 @@ def main(argv: list[str]) -> None:
     found = [part for part in seeds.load(path, FINISHED) if part.has_weights] if path.exists() else []
     if not found:
         raise UserError(f"No weights of {variant} are here: `make repro` trains them.")
+    network = build(settings.model)
+    if len([*network.parameters()][-1]) != settings.model.shape.classes:
+        raise UserError(f"The last layer that {variant}'s network defines is not its head, which others have to leave out: define it last.")
     weights = [{name: torch.tensor(value) for name, value in part.weights.items()} for part in found]
-    name = pretrained.write(f"{current_record(settings, path)['dataset']}-{variant}", build(settings.model), weights, ROOT)
+    name = pretrained.write(f"{current_record(settings, path)['dataset']}-{variant}", network, weights, ROOT)
     print(f"A variant with `pretrained: {name}` starts from these {len(found)} networks, but for their head.")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.captioning.data import SCENES
-from pipeline.commands.repro import data_stage, reproduce
+from pipeline.commands.repro import data_stage, own_data_changed, reproduce
 from pipeline.evaluation import inference
 from pipeline.evaluation.evaluate import alike, difference, elsewhere
 from pipeline.evaluation.group import Task
@@ -60,6 +60,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"There is nothing to verify: {TRAININGS}/ has no finished training of what is asked for; run `make repro` first.")
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
         reproduce(Path(), ["--quiet", data_stage()])  # and the stages before it
+    if own_data_changed(params):
+        raise UserError(f"{params.data.path} is no longer what was read and trained on: run `make repro`.")
     if given.train == "1":
         faulty = [] if train_again(params, records, given.variant, int(given.seed)) else [given.variant]
     else:

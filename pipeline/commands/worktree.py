@@ -81,10 +81,7 @@ def checked_out(revision: str) -> Worktree:
     ready, place = top / "ready", str(top.resolve())
     if not ready.exists() or ready.read_text(encoding="utf-8") != place:  # a kill came between, or the checkout was moved or copied
         shutil.rmtree(top, ignore_errors=True)
-        for words in (
-            ("worktree", "prune"),
-            ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit),
-        ):
+        for words in (("worktree", "prune"), ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit)):
             done = git(*words, cwd=root, text=True)
         if done.returncode == 0:
             git("sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in _LEFT_OUT), cwd=top)

@@ -80,7 +80,9 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
     """
     manifest = _manifest(data)
     write_json(raw / MANIFEST, manifest)
-    print(f"{manifest['folder']}: {len(manifest['files']):,} file{'s' * (len(manifest['files']) > 1)}")
+    read, there = len(manifest["files"]), sum(file.is_file() for file in Path(manifest["folder"]).glob("*/**/*"))
+    others = f"; {there - read:,} others are no pictures by their names, and left out" * (data.dataset == "folder" and there > read)
+    print(f"{manifest['folder']}: {read:,} file{'s' * (read > 1)}{others}")
     return manifest
 
 

@@ -45,6 +45,9 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
             f"data.path: beside {folder}/{train} lies {others or 'no folder of the test'}; leave one of each, called train and test, or the"
             " folders of the classes alone."
         )
+    deeper = (name.split("/") for name in checksums if not depth and name.count("/") > 1)
+    if mixed := next(("/".join(parts) for parts in deeper if parts[1].lower() in ("train", *_TEST)), None):
+        raise UserError(f"data.path: {folder / mixed} is of a part inside a class; put classes into parts: train/CLASS and test/CLASS.")
     if loose := [name for name in checksums if name.count("/") <= depth]:
         raise UserError(f"{folder / loose[0]} lies in no class's folder: take it out.")
     if len(classes) != data.shape.classes:
@@ -109,6 +112,9 @@ def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dic
             there = dict(file)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{folder / name} cannot be read ({error}): write it with numpy.savez, without objects.") from None
+    for what, of in there.items():
+        if what.endswith("labels") and of.ndim == 1 and len(of) > data.shape.classes and of[0] != of[-1] and (of[1:] >= of[:-1]).all():
+            raise UserError(f"{folder / name}: {what} are sorted, but validation takes the last images: mix images and labels alike.")
     change: dict[str, Callable[[Array, DataSettings], Array]] = {"images": _images, "labels": _labels}
     return {name: change[name.split("_")[1]](array, data) if name in ARRAYS else array for name, array in there.items()}
 

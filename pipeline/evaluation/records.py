@@ -72,6 +72,9 @@ class Records:
                 print(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
                 continue
             own = {"weights": run["outputs"]["weights"], "config": settings.training_hash, "data": data_digest(settings.task, self.arrays)}
+            if run["data_digest"] != own["data"]:
+                print(f"{variant}: left out, it was trained on other data than are here; `dvc repro train@{variant}` mends it")
+                continue
             wanted[variant] = own | {"probes": [probe for probe, names in probed.items() if variant in names]} | shared
         return wanted
 

@@ -20,14 +20,15 @@ def claims(judgements: Iterable[Judgement]) -> bytes:
 
     The columns are claim, verdict, and of the comparison that decides it: comparison (in words), n (the fewest seeds or rounds of a
     side), effect (a ratio or a number in the measure's own unit, such as a share of the test images), low, high and level of its
-    interval, shown (the effect and its interval as the pages have them). The last is fixed: whether the claim stood as it stands before
-    all, some or none of the seeds that count began to train (before, partly, after). What is not known is empty.
+    interval, shown (the effect and its interval as the pages have them). The last are fixed: whether the claim stood as it stands before
+    all, some or none of the seeds that count began to train (before, partly, after); and digest, of what decides the claim. What is not
+    known is empty.
     """
     rows = []
     for judgement in judgements:
         found = judgement.deciding
         row: dict[str, Any] = {"claim": judgement.id, "verdict": judgement.verdict, "comparison": compared(found.comparison)}
-        row["fixed"] = judgement.fixed and judgement.fixed.word
+        row |= {"fixed": judgement.fixed and judgement.fixed.word, "digest": judgement.claim.digest}
         if found.effect is not None:
             row |= {"n": found.n, "effect": found.effect, "shown": effect(found).replace(NBSP, " ")}
             row |= asdict(found.interval) if found.interval else {}

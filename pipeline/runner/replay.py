@@ -48,10 +48,11 @@ def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
     rates = _digest([trainer.optimizer.coefficients.cpu()])
     result = {}
     for i, seed in enumerate(trainer.seeds):
+        steps = trainer.num_steps * any(True for _ in trainer.learning.draws(i, 1))  # what draws nothing in a step never draws
         result[seed] = {
             "weights": _digest(state[name][i] for name in sorted(state)),
             "order": _digest(trainer.orders(seed)),
-            "augmentation": _digest(trainer.learning.draws(i, trainer.num_steps)),
+            "augmentation": _digest(trainer.learning.draws(i, steps)),
             "rates": rates,
         }
     return result

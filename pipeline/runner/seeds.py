@@ -298,8 +298,8 @@ def assemble(path: Path, settings: VariantSettings, parts: Sequence[Finished], d
     diverged = is_diverged([row.train_loss for row in supervised], settings.num_outputs)
     metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
     for name, of in (("test_accuracy", last), ("test_loss", last), ("train_loss", supervised)):
-        values = [value for row in of if math.isfinite(value := float(getattr(row, name)))]
-        metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
+        values = [float(getattr(row, name)) for row in of]
+        metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values and all(map(math.isfinite, values)) else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
     tensors = _model(parts[0].tensors) | {"trace.step": parts[0].tensors["trace.step"]}
     tensors |= {name: np.stack([part.tensors[name] for part in parts]) for name in _TRACE[1:]}

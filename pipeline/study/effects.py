@@ -1,9 +1,9 @@
 """Effects, with the intervals that verdicts rest on.
 
 The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because trainings with
-the same seed share only the order of the images: their results have a median correlation near 0 in this study. Trainings that share
-their subset of the data, and what depends on the initial weights alone, are compared in pairs. Shares of trainings have exact
-intervals. Rounds of interleaved timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
+the same seed share only the order of the images: their results have a median correlation near 0 in this study. Learning curves, whose
+trainings share their subset of the data, and what depends on the initial weights alone are compared in pairs. Shares of trainings have
+exact intervals. Rounds of interleaved timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
 
 Seeds are added in looks that are declared beforehand. All looks share one level, at which all of them together err in at most
 5 % of cases (Pocock 1977).

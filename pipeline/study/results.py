@@ -32,7 +32,7 @@ from pipeline.system.paths import ARRAYS, PREDICTIONS, TABLES, Files, mend
 from pipeline.system.provenance import mapping
 
 CLAIMS = "reports/claims.csv"
-CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed")
+CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed", "digest")
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,15 @@ class Study:
         """A row for each claim with its verdict, as in reports/claims.csv. Empty where an older report lacks that file."""
         if (content := self.files.read(CLAIMS).get(CLAIMS)) is None:
             return pd.DataFrame(columns=CLAIM_COLUMNS)
-        words = ("claim", "verdict", "comparison", "shown", "fixed")
+        later = ("fixed", "digest")  # older reports do not have them
+        words = ("claim", "verdict", "comparison", "shown", *later)
         try:
             found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(words, str))
-            if not {*CLAIM_COLUMNS[:-1]} <= {*found.columns}:  # older reports have no `fixed`
+            if not {*CLAIM_COLUMNS} - {*later} <= {*found.columns}:
                 raise ValueError
         except ValueError:
             raise UserError(f"{CLAIMS} is damaged: {mend('report')}.") from None
-        return found.assign(fixed=found.get("fixed", "")).fillna({"shown": "", "fixed": ""})
+        return found.assign(**{name: found.get(name, "") for name in later}).fillna(dict.fromkeys(("shown", *later), ""))
 
     @property
     def preview(self) -> str | None:

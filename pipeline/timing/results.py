@@ -68,8 +68,8 @@ class Timings:
 
     def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
         """The ratio of two measurements' times: Hodges and Lehmann's estimate over the rounds, on logarithms, with its distribution-free
-        interval; None if one of them is missing."""
-        if not {slower, faster} <= self.measurements.keys():
+        interval; None if one of them is missing, or of other settings than the study's."""
+        if not {slower, faster} <= self.measurements.keys() - self.changed:
             return None
         logs = RankEstimate(np.log(self.seconds(slower) / self.seconds(faster)))
         ends = logs.interval()

@@ -29,12 +29,12 @@ _PATIENCE = 20.0  # seconds for which a call waits while another program writes 
 
 
 def study_name() -> str:
-    """What MLflow calls the study in the working directory: its title in small letters. Its registered model is called so, too."""
+    """What MLflow calls the study in the working directory, and its registered model: title and profile in small letters."""
+    said: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        title = mapping(Path("params.yaml").read_text(encoding="utf-8")).get("title")
-        if isinstance(title, str) and (words := re.findall(r"\w+", title.lower())):
-            return "-".join(words)
-    return "vit-ablations"
+        said = mapping(Path("params.yaml").read_text(encoding="utf-8"))
+    words = re.findall(r"\w+", str(said.get("title", "")).lower()) or ["vit-ablations"]
+    return "-".join([*words, *([str(said["profile"])] if "profile" in said else [])])
 
 
 def store_uri(file: Path | None = None) -> str:

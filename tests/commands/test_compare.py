@@ -167,17 +167,18 @@ def test_why_a_variant_was_trained_anew(study: Repository, run: dict[str, Any], 
 
 
 def test_verdicts_that_changed(study: Repository) -> None:
-    header = "claim,verdict,comparison,n,effect,low,high,level,shown\n"
+    header, later = "claim,verdict,comparison,n,effect,low,high,level,shown", ",fixed,digest"
     (study.root / "reports").mkdir()
     study.train("base", BASE)
-    for verdict in ("not decided", "supported"):
+    for verdict, more, digest in (("contradicted", "", ""), ("not decided", later, ",,1e4"), ("supported", later, ",,1e5")):
         (study.root / "reports/claims.csv").write_text(
-            f"{header}T1,{verdict},a / b,6,0.5,0.4,0.6,0.95,0.5 times\nT2,supported,c,6,1,,,,1 | x\n"
+            f"{header}{more}\nT1,{verdict},a / b,6,0.5,0.4,0.6,0.95,0.5 times{digest}\nT2,supported,c,6,1,,,,1 | x{digest and ',,'}\n"
         )
         study.commit()
     page = render(study.both("HEAD~1"))
     assert "- Verdicts changed: not decided → supported (1).\n" in page
-    assert "| `T1` | **not decided**, `0.5 times` | **supported**, `0.5 times` | `a / b` |" in page
+    assert "| `T1` | **not decided**, `0.5 times` | **supported**, `0.5 times` | `a / b`; the claim was changed |" in page
+    assert "the claim was changed" not in render(study.both("HEAD~2"))  # which does not say what its claims were
     assert "T2" not in page
 
 

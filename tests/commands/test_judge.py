@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from pipeline.commands import judge
-from pipeline.study.proposals import UNDECIDED, Look
 from pipeline.system.errors import UserError
 from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
@@ -84,12 +83,6 @@ def test_seeds_that_never_reach_what_is_measured_judge_nothing() -> None:
         judge._values(cast("judge.Side", SimpleNamespace(name="wide", training=lambda n: made)), "steps to a train loss of 0.5", 3)
 
 
-def test_networks_without_spread_have_an_answer_without_a_number() -> None:
-    side = cast("judge.Side", SimpleNamespace(name="wide"))
-    said = judge._sentence(Look(100, 1.0, None, UNDECIDED), side, side, "late test error", 0.05, False)
-    assert "not decided; no number of seeds would decide it" in said
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_seeds_of_data_that_have_changed_do_not_count(study: Repository, tmp_path: Path) -> None:
@@ -143,6 +136,11 @@ def test_a_commit_is_judged_by_its_own_code_and_settings(committed: Repository) 
     step.write_text(f"{before}\n_NOTHING = 0\n")  # other code that computes the same
     status, same = judged(committed, "--base", "HEAD")
     assert (status, same["answer"], same["identical"], same["trained"], same["replayed"]) == (4, "the same", True, 0, 6)
+
+    reader = committed.path / "pipeline" / "data" / "datasets.py"  # other code may make other images, of which nothing is known
+    reader.write_text((read := reader.read_text()) + "\n_NOTHING = 0\n")
+    assert "makes its data by other code (data/datasets.py)" in committed.run(*JUDGE, "--base", "HEAD").stderr
+    reader.write_text(read)
 
     step.write_text(f"{before}\nraise RuntimeError\n")
     commit_all(committed.path)

@@ -71,12 +71,8 @@ def test_each_state_is_told_and_nothing_is_changed(
     before = snapshot()
 
     entries = {entry.variant: entry for entry in survey(settings, "cpu")}
-    assert {name: seeds_of(entry) for name, entry in entries.items()} == {
-        "base": ([0, 1], [], []),
-        "renamed": ([0, 1], [], []),
-        "more": ([0, 1], [], [2]),
-        "long": ([], [], [0, 1]),
-    }
+    expected = {"base": ([0, 1], [], []), "renamed": ([0, 1], [], []), "more": ([0, 1], [], [2]), "long": ([], [], [0, 1])}
+    assert {name: seeds_of(entry) for name, entry in entries.items()} == expected
     plan.main([])
     said = capsys.readouterr().out
     assert "2 seeds x 3 epochs" in said

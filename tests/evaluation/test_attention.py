@@ -222,6 +222,18 @@ def test_gradients_are_those_at_what_is_added(change: dict[str, Any], raw_params
     assert whole["saturated_attention"] == pytest.approx(float((largest > 0.9).double().mean()))
 
 
+def test_without_the_division_gradients_are_larger_and_less_of_them_gets_through(raw_params: dict[str, Any]) -> None:
+    (images, labels), found = examples(), []
+    for scaled in (True, False):
+        model, attentions = saturation.explicit(made(settings_of(raw_params, patch=4, blocks=3, heads=1, score_scale=scaled)))
+        loss = F.cross_entropy(model(torch.from_numpy(images).double()[:, None] / 255), torch.from_numpy(labels).long())
+        parts = [torch.autograd.grad(loss, [getattr(one, name) for one in attentions], retain_graph=True) for name in ("scores", "values")]
+        found.append([math.sqrt(sum(float((gradient**2).sum()) for gradient in part)) for part in parts])
+    (scores, values), (scores_without, values_without) = found
+    assert scores_without > scores
+    assert scores_without / values_without < scores / values
+
+
 def test_of_a_diverged_model_there_is_none(raw_params: dict[str, Any]) -> None:
     module, (images, labels) = made(settings := settings_of(raw_params)), examples()
     with torch.no_grad():

@@ -15,6 +15,7 @@ from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
 from pipeline.system.errors import UserError
 from pipeline.training.records import EpochRow
+from pipeline.training.tasks import data_digest
 from tests.helpers import flip_bit, stored
 
 SEEDS = [4, 2]
@@ -43,12 +44,13 @@ class Study:
     def params(self) -> params.Params:
         return params.parse(self.raw)
 
-    def train(self, variant: str, weights: str) -> None:
+    def train(self, variant: str, weights: str, data: str = "") -> None:
         """What is looked at of a training; the digests of its weights are any text."""
         rows = [EpochRow(seed, 1, 0.5, 0.4, accuracy, math.nan, 1.5) for seed, accuracy in zip(SEEDS, (2 / 3, 1 / 3), strict=True)]
         record = {"variant": variant, "config": self.params.resolve(variant).model_dump(mode="json"), "seeds": SEEDS, "epochs": rows}
         outputs = {"weights": {str(seed): f"{weights} {seed}" for seed in SEEDS}}
         record |= {"metrics": {"n": 2, "parameters": 7, "flops": 8}, "outputs": outputs}
+        record["data_digest"] = data or data_digest("classification", self.records.arrays)
         seeds.write_record(stored(self.root, variant), record, {})
 
     def evaluate(self, variant: str) -> None:
@@ -144,6 +146,12 @@ def test_variants_that_are_gone_renamed_or_not_trained(evaluated: Study, capsys:
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
     assert evaluated.there() == ["average", "net", "tiny"]
+
+
+def test_what_was_trained_on_other_data_is_left_out(evaluated: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated.train("net", "net", "0" * 64)
+    assert evaluated.look() == (["tiny", "mean"], [])
+    assert capsys.readouterr().out.startswith("net: left out, it was trained on other data than are here")
 
 
 def test_a_damaged_record_of_a_training_is_named_and_costs_nothing(evaluated: Study) -> None:

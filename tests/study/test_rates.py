@@ -108,11 +108,13 @@ def test_the_page_on_rates_is_of_its_table(study: Params) -> None:
 
 
 @of_this_study
-def test_the_page_on_other_sizes_is_of_its_table() -> None:
-    of = pd.read_csv(sizes.TABLE)
-    assert sizes.page(of, sizes.picture(of)) == sizes.PAGE.read_text(encoding="utf-8")
-    for size in of["size"].unique():
-        assert [one.shape for one in sizes.curves(of, size).values()] == [(6, 10), (6, 11)]
+def test_the_pages_on_other_sizes_and_on_a_rule_are_of_their_tables() -> None:
+    tables = {module: pd.read_csv(module.TABLE) for module in (sizes, rule)}
+    for module, of in tables.items():
+        assert module.page(of, module.picture(of)) == module.PAGE.read_text(encoding="utf-8")
+    for size in tables[sizes]["size"].unique():
+        assert [one.shape for one in sizes.curves(tables[sizes], size).values()] == [(6, 10), (6, 11)]
+    assert tables[rule].groupby("slots").size().to_dict() == dict.fromkeys(rule.SLOTS, rule.SEEDS)
 
 
 def test_pictures_follow_the_rule_and_show_one_digit_of_two() -> None:
@@ -127,10 +129,3 @@ def test_pictures_follow_the_rule_and_show_one_digit_of_two() -> None:
     assert 70 < covered.sum() < 130
     assert not drawn[:, :7].any()
     assert not drawn[:, 21:].any()
-
-
-@of_this_study
-def test_the_page_on_a_rule_is_of_its_table() -> None:
-    of = pd.read_csv(rule.TABLE)
-    assert rule.page(of, rule.picture(of)) == rule.PAGE.read_text(encoding="utf-8")
-    assert of.groupby("slots").size().to_dict() == dict.fromkeys(rule.SLOTS, rule.SEEDS)

@@ -58,7 +58,7 @@ def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
     table.write_text(f"{header}{line}T2,not run,c,,,,,,\n")
     assert claims().to_dict("records")[0] == {
         "claim": "T1", "verdict": "supported", "comparison": "a / b", "n": 6, "effect": 1.5, "low": 1.2, "high": 1.9, "level": 0.95,
-        "shown": "1.5 times", "fixed": "",
+        "shown": "1.5 times", "fixed": "", "digest": "",
     }  # fmt: skip
     assert claims().shown[1] == ""
     for damaged in ("", line, f'{header}"'):

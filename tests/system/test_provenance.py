@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.stages import code
 from pipeline.system import provenance
 from pipeline.system.errors import UserError
 from tests.helpers import ROOT, commit_all, git, of_this_study
@@ -129,6 +130,20 @@ def test_an_edit_of_each_addition_is_noticed(tmp_path: Path) -> None:
             if any(Path(file).is_relative_to(place) for place in places):
                 noticed.add(name)
         assert noticed >= decided, file
+
+
+def test_a_module_of_which_no_stage_would_notice_an_edit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr(code, "PACKAGE", tmp_path / "pipeline")
+    (tmp_path / "pipeline" / "models").mkdir(parents=True)
+    (tmp_path / "layers.py").touch()
+    own = tmp_path / "pipeline/models/own.py"
+    for line in ("import layers", "from pipeline.layers import Own", "from ..layers import Own"):
+        own.write_text(f"def build():\n    {line}\n")
+        with pytest.raises(UserError, match=r"own\.py imports .*layers"):
+            code.check_imports()
+    own.write_text("import pipeline.models.layers, torch\nfrom .layers import Own\nfrom pipeline.models import vit, layers\n")
+    code.check_imports()
 
 
 CPUINFO = """processor\t: {place}

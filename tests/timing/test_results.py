@@ -79,6 +79,7 @@ def test_other_settings_than_the_studys_are_not_judged(
         ({"variants": raw_params["variants"] | {"first": {"pool": "mean"}}}, ("T4",)),
     ):
         found = results.load(parse(raw_params | change), tmp_path)["cpu"]
+        assert found.relative("step/published/cls-loop", "step/published/first") is None
         judgements = {id: judged(study, id, found) for id in TIMED}
         assert {id for id, judgement in judgements.items() if judgement.deciding.why is Why.NOT_MEASURED} == set(undecided)
         assert {judgements[id].verdict for id in undecided} == {"not run"}

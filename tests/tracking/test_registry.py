@@ -10,7 +10,7 @@ import torch
 from pipeline.models import build
 from pipeline.runner import seeds
 from pipeline.stages.sync import sync
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, study_name
 from tests.conftest import Repository
 from tests.helpers import stored
 
@@ -58,3 +58,5 @@ def test_a_study_registers_its_baseline_alone(
     images = torch.rand(5, 1, 28, 28)
     with torch.no_grad():
         torch.testing.assert_close(loaded(images), network.eval()(images), rtol=1e-4, atol=1e-5)
+    Path("params.yaml").write_text("title: 'My study #2'\nprofile: preview\n")
+    assert study_name() == "my-study-2-preview"  # not the study's own rows and model
