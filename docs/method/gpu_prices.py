@@ -1,12 +1,14 @@
 """What it would cost on a GPU to decide the thesis's claims that want seeds.
 
-`python -m docs.method.gpu_prices` writes the table of docs/machines.md: the seeds that a claim's page asks for, less those that are
-there, at the time that a seed of the base took there, times the network's arithmetic where that is more than the base's.
+`python -m docs.method.gpu_prices` writes the table of docs/machines.md: the seeds of the look at which a claim would be decided, if mean
+and spread stay as they are, less those that are there, at the time that a seed of the base took there, times the network's arithmetic
+where that is more than the base's.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from docs.method.judge_rates import table, write_between
@@ -18,7 +20,6 @@ from pipeline.system.errors import run_command
 PAGE = Path(__file__).parents[1] / "machines.md"
 MARKS = ("<!-- counted by python -m docs.method.gpu_prices -->\n", "<!-- end of what is counted -->\n")
 _SECONDS = 0.257  # an epoch of 60,000 images and a seed of the base, in a stack of ten on one NVIDIA H200 (docs/machines.md)
-_MOST = 1000  # seeds; beyond that a page says "more than 1,000"
 
 
 def prices() -> list[list[object]]:
@@ -32,19 +33,27 @@ def prices() -> list[list[object]]:
             continue
         one, base = found.deciding, trainings["base"]
         names = one.comparison.variants
-        asked = min(one.needed or _MOST, _MOST)
+        look = next((look for look in params.looks if look >= (one.needed or math.inf)), None)
+        asked = look or 0
         epochs = [params.resolve(name).train.epochs * max(1.0, trainings[name].flops / base.flops) for name in names]
         more = [max(asked - sum(seed >= claim.first_seed for seed in trainings[name].seeds), 0) for name in names]
         seconds = sum(_SECONDS * number * length for number, length in zip(more, epochs, strict=True))
-        over = "over " * ((one.needed or 0) > _MOST)
         there = " and ".join(str(sum(seed >= claim.first_seed for seed in trainings[name].seeds)) for name in names)
-        rows.append([id, ", ".join(f"`{name}`" for name in names), there, f"{over}{asked:,}", f"{over}{float(f'{seconds:.2g}'):,.0f} s"])
+        rows.append(
+            [
+                id,
+                ", ".join(f"`{name}`" for name in names),
+                there,
+                asked or "beyond the last look",
+                f"{float(f'{seconds:.2g}'):,.0f} s" if look else "-",
+            ]
+        )
     return rows
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m docs.method.gpu_prices", description=(__doc__ or "").split("\n")[0]).parse_args(argv)
-    head = ["claim", "networks", "seeds that count", "seeds a side that would decide", "of one H200"]
+    head = ["claim", "networks", "seeds that count", "look that would decide, seeds a side", "of one H200"]
     said = "What it would take to decide the claims of the thesis that want seeds, by torch's engine at the third line's time:"
     write_between(PAGE, MARKS, [said, "", *table(head, "llrrr", prices())])
 

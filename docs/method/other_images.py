@@ -2,7 +2,9 @@
 
 `python -m docs.method.other_images` widens the interval of every ratio of two networks' test errors that decides a claim. The logarithm
 of the ratio of two errors on n images, each a mean over an image's errors e and f (shares of the seeds that are wrong) with means E and
-F, has the further variance (e / E - f / F) over the images, divided by n. Predictions are those after the last epoch.
+F, has the further variance (e / E - f / F) over the images, divided by n. Images and seeds are crossed, so that this has the noise of
+single predictions, which the variance over seeds has, too: by seeds' variance on each image it is taken off once (the variance
+components of a two-way layout; Searle, Casella and McCulloch 1992). Predictions are those after the last epoch.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ def main(argv: list[str]) -> None:
         ]
         if any(training.predictions is None for training, _ in sides):
             continue
-        wrong = [1 - np.equal(*training.predictions)[rows].mean(0) for training, rows in sides]  # (image,)
-        of_images = float(np.var(wrong[0] / wrong[0].mean() - wrong[1] / wrong[1].mean()) / len(wrong[0]))
+        wrong = [1.0 - np.equal(*training.predictions)[rows] for training, rows in sides]  # (seed, image)
+        shares = [of.mean(0) / of.mean() for of in wrong]
+        noise = sum(of.var(0, ddof=1).mean() / len(of) / of.mean() ** 2 for of in wrong)
+        of_images = max(float(np.var(shares[0] - shares[1], ddof=1) - noise) / len(shares[0]), 0.0)
         estimate = contrast(*(np.log(late(training.test_error)[rows]) for training, rows in sides))
         level = found.levels.outside if judgement.verdict == "contradicted" else found.levels.inside
         half = estimate.half_width(level) / estimate.error * math.hypot(estimate.error, math.sqrt(of_images))

@@ -177,7 +177,8 @@ def sentence(id: str, claim: ClaimSettings, found: Sequence[Pair], rate: float) 
 def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
     rate = study.train.learning_rate
     rates = [f"{factor * rate:g}" for factor in FACTORS.values()]
-    places = [(pair.claim, pair.place(COMMON), pair.place(pair.best)) for pair in found]
+    others = [pair for pair in found if pair.best != COMMON]
+    places = [(pair.claim, pair.place(COMMON), pair.place(pair.best)) for pair in others]
     placed = [(id, {*both}) for id, *both in places if "across" not in both]
     turned = list(dict.fromkeys(id for id, both in placed if len(both) > 1))
     sides = {side.name: side for pair in found for side in (pair.variant, pair.reference)}
@@ -196,8 +197,9 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
             f"place inside or outside of where their claim puts them {'turn' if len(turned) > 1 else 'turns'} to the opposite**"
             + f" ({listed(turned)})"
             * bool(turned)
-            + f"; the other {len(found) - len(placed)} lie across an edge at the common rate or at the best, which decides nothing. "
-            f"In these claims every network has the rate {rate:g}. Here each was trained at {listed(rates)}, and its best rate was chosen "
+            + f"; of {len(others) - len(placed)} others the interval crosses an edge of the claim's region at the common rate or at the "
+            f"best, which decides nothing, and in {len(found) - len(others)} both networks are best at the common rate. In these claims "
+            f"every network has the rate {rate:g}. Here each was trained at {listed(rates)}, and its best rate was chosen "
             f"on {HELD_OUT:,} training images that no training saw: {listed(bests)}. The best of {ends} of {len(sides)} networks is the "
             "lowest or the highest that was tried.",
             "",

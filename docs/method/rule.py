@@ -110,7 +110,9 @@ def page(of: pd.DataFrame, made: Picture) -> str:
     answer = (
         f"{fewer} of {len(main)} make fewer, {more} more" if fewer or more else "no interval leaves out 1, so nothing says that they help"
     )
-    small = " Any effect is smaller than a quarter." * all(ends.low > 1 / SMALL and ends.high < SMALL for ends in main)
+    hidden = [f"{estimate(*found[slots, 'covered'], digits)}" for slots in SLOTS[1:]]
+    is_small = all(ends.low > 1 / SMALL and ends.high < SMALL for ends in main)
+    small = "Over all pictures any effect is smaller than a quarter; where the left digit is covered the ratios are"
     seen, covered = (f"{100 * of.loc[of['slots'] == 0, kind].mean():.1f} %" for kind in ("seen", "covered"))
     cells = []
     for slots in SLOTS:
@@ -121,8 +123,9 @@ def page(of: pd.DataFrame, made: Picture) -> str:
         [
             "# Memory slots where pictures follow a rule",
             "",
-            f"**With memory slots a transformer makes {listed(said)} times the errors of one without; {answer}.**{small} "
-            "The pictures have two digits, of which the right one is always the left one plus one (after 9 comes 0). "
+            f"**With memory slots a transformer makes {listed(said)} times the errors of one without; {answer}.** "
+            + f"{small} {listed(hidden)}. " * is_small
+            + "The pictures have two digits, of which the right one is always the left one plus one (after 9 comes 0). "
             "One of the two is covered, either as often, and the left one is asked for. "
             "So in half of the pictures the answer follows from the rule alone, which slots could hold, and MNIST has none such "
             f"([C2](../reports/experiments/memory.md)). Without slots, {seen} are wrong where the left digit is seen, and {covered} "

@@ -23,6 +23,7 @@ STEADY_EPOCHS = 10  # the first epochs are left out: their climb is learning and
 MIN_STEADY_EPOCHS = 12
 MEDIAN_TESTS = 10
 REACHED_ACCURACY = 0.96
+_REACHED = f"{100 * REACHED_ACCURACY:.0f} %"
 
 
 class NotFormed(ValueError):
@@ -317,10 +318,10 @@ MEASURES: dict[str, Measure] = {
         "Floating-point operations of an image's forward pass.", digits=None, values=_counts("flops"), ratio=True, exact=True,
     ),
     "time to an accuracy": Measure(
-        f"The first epoch after which the test accuracy is {REACHED_ACCURACY:.0%} or more; one more than all epochs where it never is, "
+        f"The first epoch after which the test accuracy is {_REACHED} or more; one more than all epochs where it never is, "
         "which is the least that it can be. Its ratio times that of the times of a step, as published, is a ratio of times.",
-        "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True, title=f"Epochs to a test accuracy of {REACHED_ACCURACY:.0%}",
-        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}", better="less",
+        "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True, title=f"Epochs to a test accuracy of {_REACHED}",
+        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {_REACHED}", better="less",
     ),
     "late train loss": _late(
         f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.", *_NATS, attrgetter("train_loss"),
@@ -379,7 +380,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "accuracy at another size": Measure(
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
-        "these sizes, but the training's own, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
+        "those that are not the training's own, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
         *_SHARE, _at_other_sizes, probe="sizes", title="Test accuracy at other sizes of the image", better="more",
     ),
     "accuracy on longer sequences": Measure(

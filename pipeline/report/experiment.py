@@ -159,14 +159,15 @@ class Tables:
         ]
 
     def _settings(self) -> Table:
+        shown = "scenes" if self.task == "captioning" else "images"
         columns = [
             ("differs by", lambda variant: text.differs(self.params, variant, self.baseline)),
-            self._of_run("images shown", lambda run: f"{run.settings.images_shown:,}"),
+            self._of_run(f"{shown} shown", lambda run: f"{run.settings.images_shown:,}"),
             self._of_run("tokens", lambda run: isinstance(run.settings.model, ModelSettings) and run.settings.model.num_tokens),
             self._of_run("parameters", lambda run: run.parameters and f"{run.parameters:,}"),
             self._of_run("FLOPs", lambda run: run.flops and text.count(run.flops)),
         ]
-        return self._table("The variants", columns, fold="The variants: options, images shown, tokens, parameters, FLOPs")
+        return self._table("The variants", columns, fold=f"The variants: options, {shown} shown, tokens, parameters, FLOPs")
 
     def answer(self) -> list[tuple[str, str]]:
         """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""

@@ -11,6 +11,7 @@ from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, Picture
 from pipeline.report.figures.rows import Row
 from pipeline.study import Training
+from pipeline.study.claims import QUARTER
 from pipeline.study.effects import look_level
 from pipeline.study.ranking import SEEDS, Selected, orders
 
@@ -21,7 +22,8 @@ _ENDS = (5, 95)  # percentiles between which nine tenths of the networks lie
 
 def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selected]) -> dict[str, Any]:
     """What the page's template takes. `found`: at least one network."""
-    ordered = sorted(orders(found, params.experiments, runs, look_level(params.looks)), reverse=True)
+    ordered = orders(found, params.experiments, runs, look_level(params.looks))
+    apart = [order for order in ordered if order.apart]
     gains = np.array([one.gains for one in found])
     medians, (low, high) = np.median(gains, axis=0).tolist(), np.percentile(gains, _ENDS, axis=0).tolist()
     made = [
@@ -38,7 +40,7 @@ def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selecte
         "picture": Picture(caption, draw, "one-run"),
         "networks": sorted(found, key=lambda one: -one.gains[2]),
         "rules": list(zip(_RULES, medians, strict=True)),
-        "orders": ordered,
-        "one": [one for one, _ in ordered],
-        "three": [three for _, three in ordered],
+        "apart": apart,
+        "near": [order for order in apart if 1 / QUARTER < order.ratio < QUARTER],
+        "left": len(ordered) - len(apart),
     }

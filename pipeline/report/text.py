@@ -146,6 +146,8 @@ def effect(finding: Finding) -> str:
     said = with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
     if finding.interval:
         said += f" [{interval(finding.interval, show)}]"
+    if measure.per_step:
+        said += " as long (epochs times the time of a step)"
     if finding.plain is not None and measure.of_difference:
         said += f", {with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
@@ -194,7 +196,7 @@ def because(finding: Finding) -> str:
     ends, where = finding.interval, claimed(finding.comparison)
     words = {
         "lacking": listed(finding.lacking), "fault": finding.fault, "n": _values(finding, finding.n),
-        "where": where, "apart": ", without 1" if ends and not ends.low <= 1 <= ends.high else "",
+        "where": where, "apart": ", on one side of 1: the effect is there, and small" if ends and not ends.low <= 1 <= ends.high else "",
         "sides": listed(list(dict.fromkeys(finding.comparison.variants))), **_devices(finding),
     }  # fmt: skip
     said = _BECAUSE[finding.why].format(**words)

@@ -91,18 +91,27 @@ def select(trainings: Mapping[str, Training]) -> list[Selected]:
     return found
 
 
+class Order(NamedTuple):
+    """How often one and three runs a side put two networks in the wrong order, as shares of all draws; of equal means half.
+
+    Attributes:
+        ratio: of their errors over all seeds.
+        apart: whether its interval leaves out 1.
+    """
+
+    one: float
+    three: float
+    ratio: float
+    apart: bool
+
+
 def orders(
     chosen: Sequence[Selected], experiments: Mapping[str, ExperimentSettings], trainings: Mapping[str, Training], level: float
-) -> list[tuple[float, float]]:
-    """How often one and three runs a side put two networks in the wrong order, by the test error after the last epoch.
-
-    Of each of these variants and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
+) -> list[Order]:
+    """By the test error after the last epoch, of each of these variants and the baseline of the first experiment that has both, once.
 
     Args:
-        level: of Welch's interval of the ratio of their errors, which has to leave out 1.
-
-    Returns:
-        shares of the draws without replacement; of equal means half.
+        level: of Welch's interval of the ratio of their errors.
     """
     names, pairs = {one.variant for one in chosen}, dict[str, tuple[str, str]]()
     for experiment in experiments.values():
@@ -112,10 +121,10 @@ def orders(
                 pairs.setdefault(variant, (variant, baseline))
     found = []
     for part in ranking(pairs, trainings, level):
-        if not part.interval.low <= 1 <= part.interval.high:
-            last = [trainings[name].test_error[:, -1] for name in (part.variant, part.reference)]
-            more, fewer = last if part.ratio > 1 else reversed(last)
-            found.append((misordered(more, fewer, 1), misordered(more, fewer, 3)))
+        last = [trainings[name].test_error[:, -1] for name in (part.variant, part.reference)]
+        more, fewer = last if part.ratio > 1 else reversed(last)
+        apart = not part.interval.low <= 1 <= part.interval.high
+        found.append(Order(misordered(more, fewer, 1), misordered(more, fewer, 3), part.ratio, apart))
     return found
 
 

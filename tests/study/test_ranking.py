@@ -44,8 +44,9 @@ def test_only_networks_that_differ_are_put_in_order() -> None:
         "one": SimpleNamespace(baseline="base", variants=("base", "same", "worse")),
         "other": SimpleNamespace(baseline="worse", variants=("worse", "base")),
     }
-    (found,) = orders(select(made), experiments, made, 0.99)
-    assert 0 <= found[1] <= found[0] < 0.5
+    worse, same = orders(select(made), experiments, made, 0.99)
+    assert (worse.apart, same.apart) == (True, False)
+    assert 0 <= worse.three <= worse.one < 0.5
 
 
 def test_parts_are_sorted_by_ratio_with_welchs_interval() -> None:

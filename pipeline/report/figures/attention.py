@@ -29,7 +29,7 @@ def attention_maps(material: Material) -> list[Picture]:
     readers = " or ".join(dict.fromkeys(f"{attention.reader}'s" for _, attention in found))
     caption = (
         f"The {readers} attention rollout on the patches, for the first test image of each digit, mean over n seeds. All maps share one "
-        "scale, in % of all attention, patches and other tokens together; the line is the digit's edge. Alike, each of the "
+        "scale, in % of all attention, patches and other tokens together; the line is the digit's edge. With equal weights each of the "
         f"{found[0][1].keys} tokens of {found[0][0].variant} would have {100 / found[0][1].keys:.2g} %."
     )
     drawn = [Picture(caption, rollouts(found[0][1].images, rows))]
@@ -54,8 +54,8 @@ def _heads(label: str, run: Training, attention: Attention) -> Picture:
     maps = attention.maps[shown]
     caption = (
         f"{label}, seed {run.seeds[0]}: attention of the {attention.reader} to each patch, head by head and block by block, for the test "
-        f"image of a {attention.labels[shown]}, whose edge is the line. In % of a head's attention; alike, each of the {attention.keys} "
-        f"tokens would have {100 / attention.keys:.2g} %. The colours follow the cube root, so that small weights are seen, too."
+        f"image of a {attention.labels[shown]}, whose edge is the line. In % of a head's attention; with equal weights each of the "
+        f"{attention.keys} tokens would have {100 / attention.keys:.2g} %. The colours follow the cube root, so that small weights show."
     )
     named, image = "head " * (maps.shape[1] < 12), attention.images[shown]
     rows = [

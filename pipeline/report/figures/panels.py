@@ -154,6 +154,8 @@ def line_styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
         others += not line.is_baseline
         step = max(1, len(line.x) // 6) if len(line.x) > 12 else 1
         chosen.append({**dict(zip(("color", "marker", "zorder"), own, strict=True)), "markevery": (i * step // len(lines), step)})
+        if others > len(COLOURS) and not line.is_baseline:  # the colours begin again
+            chosen[-1] |= {"linestyle": (0, (1, 1.2)), "markerfacecolor": "white", "markeredgewidth": 1.4}
     return chosen
 
 

@@ -14,7 +14,7 @@ from pipeline.report.text import compared
 from pipeline.study.claims import Finding, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side
-_MAX_LABEL = 68  # characters
+_MAX_LABEL = 80  # characters
 # What is observed and decides nothing is muted, and its signs are open.
 _COLOURS: dict[Verdict, str] = {
     "supported": COLOURS[0], "contradicted": COLOURS[1], "no effect of more than a quarter": COLOURS[4], "not decided": INK
