@@ -218,7 +218,7 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
     before, now = (one.resolve(variant) for one in (theirs, params))  # without where the data lie, and without scenes that it does not read
     if (before.data, before.scenes) != (now.data, now.scenes):
         raise UserError(f"{tree.name} has other data in params.yaml: errors on other images cannot be compared.")
-    reader = f"{'/'.join(now.data.source.reader.split('.')[1:-1])}.py"
+    reader = f"{now.data.source.reader.partition(':')[0].removeprefix('pipeline.').replace('.', '/')}.py"
     reads = ("data/datasets.py", reader, *(("captioning/grammar.py", "captioning/scenes.py") if now.scenes else ()))
     if code_hash(reads, tree.top / PACKAGE.name) != code_hash(reads):
         raise UserError(

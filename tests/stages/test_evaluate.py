@@ -62,17 +62,17 @@ def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
 
 def train(path: Path, settings: params.VariantSettings, arrays: Path) -> None:
     """The variant's file, as the train stage leaves it in a clone, with the first seed's weights; the others' beside it."""
-    parts = []
+    parts, data = [], load(arrays)
     for seed in settings.train.seeds:
-        trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
+        trainer = Trainer(settings, data, [seed], torch.device("cpu"))
         tables = replay.tables(trainer)
         finish(trainer)
         parts += seeds.of_trainer(trainer, ORIGIN, tables)
     config = settings.model_dump(mode="json")
-    record = {"variant": path.stem, "config": config, "seeds": list(settings.train.seeds), "data_digest": "d" * 64}
+    record = {"variant": path.stem, "config": config, "seeds": list(settings.train.seeds), "data_digest": data.digest}
     seeds.assemble(path, settings, parts, record)
     for part in parts:
-        seeds.write(seeds.folder(path.parents[2] / FINISHED, settings, "d" * 64), part)
+        seeds.write(seeds.folder(path.parents[2] / FINISHED, settings, data.digest), part)
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agre
 
 @pytest.mark.usefixtures("in_process")
 def test_a_diverged_variant(done: Path, arrays: Path) -> None:
-    """One seed's weights are NaN: it predicts class 0, its loss is no number, and the means are of the others."""
+    """One seed's weights are NaN: it predicts class 0, its loss is no number, and so there is no mean."""
     edit(done, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
     settings = params.load().resolve("wild")
     train(stored(done, "wild"), settings, arrays)
@@ -372,7 +372,7 @@ def test_a_diverged_variant(done: Path, arrays: Path) -> None:
     rows = tuple(row._replace(test_loss=math.nan, test_accuracy=zeros) for row in parts[1].rows)
     weights = seeds.digest({name: value for name, value in tensors.items() if name.startswith("model.")})
     parts[1] = seeds.Finished(2, tensors, rows, parts[1].origin | {"weights": weights})
-    seeds.write(seeds.folder(done / FINISHED, settings, "d" * 64), parts[1])
+    seeds.write(seeds.folder(done / FINISHED, settings, load(done / "data/arrays").digest), parts[1])
     seeds.assemble(stored(done, "wild"), settings, parts, seeds.read_record(stored(done, "wild")))
     stage.main([])
     found = table(done, "seeds.csv", "wild")
@@ -382,7 +382,7 @@ def test_a_diverged_variant(done: Path, arrays: Path) -> None:
         assert not file["predictions"][1].any()
         assert file["predictions"][0].any()
     metrics = json.loads((done / "tables" / "metrics.json").read_text())["wild"]
-    assert metrics["test_loss_mean"] == pytest.approx((parts[0].rows[-1].test_loss + parts[2].rows[-1].test_loss) / 2)
+    assert metrics["test_loss_mean"] is None  # of those that survived it would be the smaller, the more do not
 
 
 def test_a_process_that_is_killed(project: Path) -> None:
