@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     if not found:
         raise UserError(f"No weights of {variant} are here: `make repro` trains them.")
     network = build(settings.model)
-    if len([*network.parameters()][-1]) != settings.model.shape.classes:
+    if [*network.parameters()][-1].shape[:1] != (settings.model.shape.classes,):
         raise UserError(f"The last layer that {variant}'s network defines is not its head, which others have to leave out: define it last.")
     weights = [{name: torch.tensor(value) for name, value in part.weights.items()} for part in found]
     name = pretrained.write(f"{current_record(settings, path)['dataset']}-{variant}", network, weights, ROOT)

@@ -80,8 +80,10 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
     """
     manifest = _manifest(data)
     write_json(raw / MANIFEST, manifest)
-    read, there = len(manifest["files"]), sum(file.is_file() for file in Path(manifest["folder"]).glob("*/**/*"))
-    others = f"; {there - read:,} others are no pictures by their names, and left out" * (data.dataset == "folder" and there > read)
+    read = there = len(manifest["files"])
+    if data.dataset == "folder":
+        there = sum(file.is_file() for file in Path(manifest["folder"]).glob("*/**/*"))
+    others = f"; {there - read:,} others are no pictures by their names, and left out" * (there > read)
     print(f"{manifest['folder']}: {read:,} file{'s' * (read > 1)}{others}")
     return manifest
 

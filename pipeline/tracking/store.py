@@ -33,8 +33,8 @@ def study_name() -> str:
     said: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         said = mapping(Path("params.yaml").read_text(encoding="utf-8"))
-    words = re.findall(r"\w+", str(said.get("title", "")).lower()) or ["vit-ablations"]
-    return "-".join([*words, *([str(said["profile"])] if "profile" in said else [])])
+    words = re.findall(r"\w+", str(said.get("title") or "").lower()) or ["vit-ablations"]
+    return "-".join([*words, *([str(profile)] if (profile := said.get("profile")) else [])])
 
 
 def store_uri(file: Path | None = None) -> str:

@@ -58,5 +58,6 @@ def test_a_study_registers_its_baseline_alone(
     images = torch.rand(5, 1, 28, 28)
     with torch.no_grad():
         torch.testing.assert_close(loaded(images), network.eval()(images), rtol=1e-4, atol=1e-5)
-    Path("params.yaml").write_text("title: 'My study #2'\nprofile: preview\n")
-    assert study_name() == "my-study-2-preview"  # not the study's own rows and model
+    for title, name in (("'My study #2'", "my-study-2-preview"), ("", "vit-ablations-preview")):  # not the study's own rows and model
+        Path("params.yaml").write_text(f"title: {title}\nprofile: preview\n")
+        assert study_name() == name
