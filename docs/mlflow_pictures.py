@@ -106,8 +106,7 @@ class Browser:
             answer = json.loads(first)
             if answer.get("id") == message["id"]:  # else an event
                 assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
 
 
 def find_chromium() -> str | None:

@@ -102,22 +102,19 @@ def _normal(spread: float) -> Draw:
 
 def _skewed(rng: np.random.Generator, n: int) -> FloatArray:
     """A long tail towards large errors: exponential, with the mean taken off."""
-    drawn: FloatArray = 0.15 * (rng.exponential(size=n) - 1)
-    return drawn
+    return 0.15 * (rng.exponential(size=n) - 1)
 
 
 def _collapsing(rng: np.random.Generator, n: int) -> FloatArray:
     """One seed in ten learns nothing: nine of ten images wrong."""
-    drawn: FloatArray = np.where(rng.uniform(size=n) < 0.1, math.log(0.9 / _ERROR), rng.normal(0, 0.15, n))
-    return drawn
+    return np.where(rng.uniform(size=n) < 0.1, math.log(0.9 / _ERROR), rng.normal(0, 0.15, n))
 
 
 def _tests_collapse(rng: np.random.Generator, n: int) -> FloatArray:
     """One test in 56 has four times the errors or more, as those of the study's CNNs with batch norm; of the last five tests the mean
     counts."""
     tests = np.where(rng.uniform(size=(n, 5)) < 1 / 56, 4 * np.exp(rng.exponential(0.8, (n, 5))), 1.0)
-    drawn: FloatArray = rng.normal(0, 0.15, n) + np.log(tests.mean(1))
-    return drawn
+    return rng.normal(0, 0.15, n) + np.log(tests.mean(1))
 
 
 _SPREADS: dict[str, tuple[Draw, Draw]] = {

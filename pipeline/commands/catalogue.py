@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.measures import TIMING_RULES
-from pipeline.params import AnyModelSettings, ClaimSettings, Params, load, nearest
+from pipeline.params import AnyModelSettings, Params, load, nearest
 from pipeline.system.errors import run_command
 
 _WIDTH = 120  # characters of a line that goes to a file or a pipe
@@ -30,25 +30,17 @@ def main(argv: list[str]) -> None:
     params = load()
     for section in sections(params):
         show(*section)
-    counts = (
-        f"{name} ({len(of)})"
-        for name, of in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims))
-    )
+    counts = (f"{name} ({len(getattr(params, name))})" for name in ("variants", "experiments", "claims"))
     print(f"params.yaml is valid: {', '.join(counts)}.")
     for warning in oddities(params):
         print(f"warning: {warning}", file=sys.stderr)
-
-
-def trained_variants(claim: ClaimSettings) -> set[str]:
-    """The variants whose trainings a claim compares."""
-    return {name for part in claim.comparisons if part.rule not in TIMING_RULES for name in part.variants}
 
 
 def oddities(params: Params) -> list[str]:
     """What is valid but probably not meant, one sentence each."""
     found = []
     for claim, settings in params.claims.items():
-        trained = trained_variants(settings)
+        trained = {name for part in settings.comparisons if part.rule not in TIMING_RULES for name in part.variants}
         stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in part.variants}
         for names, key, known in ((trained, "variants", params.variants), (stepped, "timing.subjects", params.timing.subjects)):
             found += [

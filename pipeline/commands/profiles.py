@@ -143,11 +143,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         raise UserError("a profile is a mapping of what it changes, and so are its variants, data and train; as `train: {epochs: 3}`.")
     own = {name: one or {} for name, one in (change.get("variants") or {}).items()}
     if gone := own.keys() - study["variants"].keys():
-        near = {name: nearest(name, study["variants"]) for name in sorted(gone)}
-        print(
-            f"note: a profile names variants that params.yaml does not have: {'; '.join(f'{name}{said}' for name, said in near.items())}.",
-            file=sys.stderr,
-        )
+        told = "; ".join(f"{name}{nearest(name, study['variants'])}" for name in sorted(gone))
+        print(f"note: a profile names variants that params.yaml does not have: {told}.", file=sys.stderr)
     if "subjects" in (change.get("timing") or {}):
         study = {**study, "timing": {**study.get("timing", {}), "subjects": {}, "labels": {}}}
     merged = {**_merge(study, change), **{key: change[key] for key in _CLAIMS if key in change}}

@@ -132,13 +132,8 @@ def run(directory: Path, name: str, *module: str, python: Path = Path(sys.execut
     """Runs `python -m MODULE ARGUMENTS`, called `name`, in a directory. Raises as `reproduce` does where it failed."""
     this = os.getpid()
     # Stages call `python`; it has to be this one.
-    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    command = subprocess.Popen(
-        [str(python), "-m", *module],
-        cwd=directory,
-        env=os.environ | {"PATH": path, **environment},
-        preexec_fn=lambda: die_with_parent(this),
-    )
+    own = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **environment}
+    command = subprocess.Popen([str(python), "-m", *module], cwd=directory, env=own, preexec_fn=lambda: die_with_parent(this))
     try:
         status = command.wait()
     except KeyboardInterrupt:

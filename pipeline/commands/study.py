@@ -66,13 +66,10 @@ def make(folder: Path) -> None:
     for page in (folder / "docs").glob("*.md"):
         write_text(page, page.read_text(encoding="utf-8").replace("\n", f"\n\n{_OF_THE_LAB}\n", 1))
     title = re.sub(r"[\s_-]+", " ", folder.resolve().name).strip().capitalize()
+    quoted = json.dumps(title, ensure_ascii=False)
     settings: dict[str, Any] = {}
     for template in sorted(TEMPLATES.iterdir()):
-        text = (
-            template.read_text(encoding="utf-8")
-            .replace("title: TITLE", f"title: {json.dumps(title, ensure_ascii=False)}")
-            .replace("TITLE", title)
-        )
+        text = template.read_text(encoding="utf-8").replace("title: TITLE", f"title: {quoted}").replace("TITLE", title)
         write_text(folder / template.name, text)
         settings |= params.read(folder / template.name) if template.suffix == ".yaml" else {}
     for name in ("params.yaml", "claims.yaml", RECORD):  # of which the tests take their variants

@@ -51,11 +51,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{given.variant or 'The study'} has no seed {shown(given.seed)}, only {', '.join(known)}.")
     if given.train == "1" and not (given.variant and given.seed):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    chosen = {
-        name: int(given.seed or settings.train.seeds[0])
-        for name, settings in variants.items()
-        if records.training(name).exists() and int(given.seed or settings.train.seeds[0]) in settings.train.seeds
-    }
+    asked = {name: int(given.seed or settings.train.seeds[0]) for name, settings in variants.items()}
+    chosen = {name: seed for name, seed in asked.items() if records.training(name).exists() and seed in variants[name].train.seeds}
     if not chosen:
         raise UserError(f"There is nothing to verify: {TRAININGS}/ has no finished training of what is asked for; run `make repro` first.")
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):

@@ -19,7 +19,7 @@ from pipeline.report.figures import Material, Picture
 from pipeline.report.figures.measure import ranking as ranked
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
-from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge
+from pipeline.study.claims import DECIDED, Judgement, Verdict, Why, is_timed, judge
 from pipeline.study.effects import look_level
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import ranking, select
@@ -152,7 +152,8 @@ class Report:
         ranks = ranked(parts)
         verdicts = Counter(judgement.verdict for judgement in judgements)
         judged = [one for one in judgements if one.verdict in DECIDED]
-        tried = [one for one in judgements if one.verdict in (*DECIDED, "not decided")]
+        few = [one.id for one in judgements if any(finding.why is Why.FEW_SEEDS for finding in one.findings)]
+        tried = [one for one in judgements if one.verdict in DECIDED or (one.verdict == "not decided" and one.id not in few)]
         page = self.page(
             "README.md.j2",
             numbers=[len(run.seeds) for run in self.runs.values()] or [0],
@@ -193,7 +194,7 @@ class Report:
             claims=own,
             chapter4=fourth,
             places=self.places,
-            machine=timings and timings.raw["machine"],
+            timings=timings,
             base=self.runs["base"].accuracy if "base" in self.runs else None,
             published=PUBLISHED_ACCURACY,
         )

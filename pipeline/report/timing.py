@@ -23,7 +23,7 @@ def values(params: Params, timed: Mapping[str, Timings], flops: int | None) -> d
     """What the page's template takes. `timed`: by the kind of device, at least one. `flops`: of an image's forward pass in the base."""
     timings = main_device(timed)
     assert timings is not None
-    raw = timings.raw
+    raw, decoded = timings.raw, timings.growth("decoding", "fast")  # by rising number of words
     return {
         "raw": raw,
         "timings": timings,
@@ -33,19 +33,11 @@ def values(params: Params, timed: Mapping[str, Timings], flops: int | None) -> d
         "min_rounds": MIN_ROUNDS,
         "growth": growth(timings),
         "profiled": [subject for subject in timings.subjects("fast") if f"step/fast/{subject}" in raw["profiles"]],
-        "written": written(timings),
+        "written": {name: [one for one in decoded if one["subject"] == name] for name in dict.fromkeys(one["subject"] for one in decoded)},
         "ways": WAYS,
         "way_labels": WAY_LABELS,
         "label": lambda subject: named(subject, params.timing.label(subject)),
     }
-
-
-def written(timings: Timings) -> dict[str, list[dict[str, Any]]]:
-    """By network that writes captions, the measurements of writing, by rising number of words."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for entry in timings.growth("decoding", "fast"):
-        found.setdefault(entry["subject"], []).append(entry)
-    return found
 
 
 def growth(timings: Timings) -> Picture:

@@ -91,9 +91,8 @@ def sync(*, register: bool = True) -> None:
 def _checked_out() -> tuple[str, set[str]]:
     """The commit that is checked out, and the ids of the trainings that its tables name; neither without git or tables."""
     with suppress(OSError):  # without git
-        head, table = (
-            git(*words, cwd=Path.cwd(), text=True).stdout for words in (("rev-parse", "HEAD"), ("show", f"HEAD:./{TABLES}/variants.csv"))
-        )
+        asked = ("rev-parse", "HEAD"), ("show", f"HEAD:./{TABLES}/variants.csv")
+        head, table = (git(*words, cwd=Path.cwd(), text=True).stdout for words in asked)
         return head.strip(), {line.get("training_id", "") for line in csv.DictReader(io.StringIO(table))}
     return "", set()
 

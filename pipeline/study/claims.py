@@ -270,8 +270,7 @@ def _scaled(comparison: ComparisonSettings, values: FloatArray) -> FloatArray:
     if not is_ratio(comparison):
         return values
     with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of 0 is refused later, as not finite
-        logs: FloatArray = np.log(values)
-    return logs
+        return np.log(values)
 
 
 def measure_values(measure: Measure, training: Training, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:

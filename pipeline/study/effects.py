@@ -100,8 +100,7 @@ class RankEstimate:
 
     def _means(self) -> FloatArray:
         first, second = np.triu_indices(len(self.values))
-        means: FloatArray = (self.values[first] + self.values[second]) / 2
-        return means
+        return (self.values[first] + self.values[second]) / 2
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,8 @@ class ShareEstimate:
         if len(self.counts) == 1:
             low, high = stats.binomtest(self.counts[0], self.sizes[0]).proportion_ci(level, "exact")
             return Interval(float(low), float(high), level)
-        tail = (1 - level) / 2
-        return Interval(
-            _least_difference(self.counts, self.sizes, tail), -_least_difference(self.counts[::-1], self.sizes[::-1], tail), level
-        )
+        low, high = (_least_difference(self.counts[::way], self.sizes[::way], (1 - level) / 2) for way in (1, -1))
+        return Interval(low, -high, level)
 
 
 @cache
@@ -158,8 +155,7 @@ def _least_difference(counts: tuple[int, ...], sizes: tuple[int, ...], tail: flo
 def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
     """Chances of the counts 0 to n, (shares, n + 1), at true shares (shares, 1), which rounding may have put beside [0, 1]."""
     shares, size = np.clip(shares, 0.0, 1.0), counts[-1]
-    chances: FloatArray = special.binom(size, counts) * shares**counts * (1 - shares) ** (size - counts)
-    return chances
+    return special.binom(size, counts) * shares**counts * (1 - shares) ** (size - counts)
 
 
 def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate:

@@ -178,10 +178,9 @@ def load_dataset() -> dict[str, Any] | None:
     """`data/arrays/dataset.json` as the prepare stage writes it, or None where the data are not here."""
     path = ARRAYS / "dataset.json"
     try:
-        found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
+        return json.loads(path.read_bytes()) if path.exists() else None
     except ValueError:
         raise UserError(f"{path} is damaged: {mend('prepare')}.") from None
-    return found
 
 
 def summarized(training: Training, measure: str) -> Summary | None:

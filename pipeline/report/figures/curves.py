@@ -96,9 +96,10 @@ def budget(material: Material) -> list[Picture]:
             lines.append(Line(f"{label}{said}", x, values, any(map(material.is_baseline, members)), measured is beam))
     caption = (
         "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own. "
-        "Both axes are logarithmic."
+        "Both axes are logarithmic, and bars of one number of epochs stand side by side."
     )
-    return _one(caption, Panel("Scene error on the test scenes (%, log scale)", "epochs (log scale)", lines, "errors", "counts"))
+    title, place = "Scene error on the test scenes (%, log scale)", "epochs (log scale)"
+    return _one(caption, Panel(title, place, lines, "errors", "counts", apart=0.06))
 
 
 @figure("shifts")

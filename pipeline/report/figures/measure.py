@@ -52,9 +52,7 @@ def ranking(parts: Sequence[Part]) -> Picture | None:
         "Each part of the network and of its training by what its removal or exchange does to the test error: ratio of the errors after "
         f"it to those before, and its interval. Dotted lines: a quarter more errors, {SMALL:g}, and a fifth fewer, {1 / SMALL:g}."
     )
-    made = [
-        Row(part.name, part.ratio, part.interval.low, part.interval.high, *_KINDS[part.kind], right=digits(part.ratio)) for part in parts
-    ]
+    made = [Row(one.name, one.ratio, one.interval.low, one.interval.high, *_KINDS[one.kind], right=digits(one.ratio)) for one in parts]
     place, dotted = "test errors changed over unchanged, log scale", (1 / SMALL, SMALL)
     draw = partial(rows.draw, made, "", place, inches=0.215, fontsize=8.5, logarithmic=True, solid=(1.0,), dotted=dotted)
     return Picture(caption, draw, "ranking") if made else None

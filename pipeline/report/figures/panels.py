@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 from scipy import special
 
 from pipeline.measures.definitions import FloatArray
@@ -50,6 +51,7 @@ class Panel:
         up: what the values are. Errors and accuracies are fractions, shown in %; but accuracies and plain ones have a logarithmic axis.
         across: epochs; values with a tick each; or counts on a logarithmic axis, with bars for bands, which between few of them
             could reach 0 and fill half of the figure.
+        apart: inches between the bars of one count.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Panel:
     lines: Sequence[Line]
     up: Literal["errors", "accuracies", "losses", "changes", "plain"]
     across: Literal["epochs", "values", "counts"]
+    apart: float = 0.0
 
 
 def of_epochs(label: str, values: FloatArray, is_baseline: bool = False, dashed: bool = False) -> Line:
@@ -108,10 +111,13 @@ def draw(panels: Sequence[Panel]) -> Figure:
 def draw_panel(axes: Axes, panel: Panel, limits: tuple[float, float]) -> list[Any]:
     """Draws one panel; returns the lines that have a place in the legend. `limits`: of an axis of errors."""
     handles = []
-    for line, style in zip(panel.lines, line_styles(panel.lines), strict=True):
-        handles += axes.plot(line.x, centre(line.values), label=line.label, **style)
+    for i, (line, style) in enumerate(zip(panel.lines, line_styles(panel.lines), strict=True)):
+        handles += (drawn := axes.plot(line.x, centre(line.values), label=line.label, **style))
         if panel.across == "counts":
-            axes.vlines(line.x, *band(line.values), color=style["color"], linewidth=1.4, alpha=0.6)
+            bars = axes.vlines(line.x, *band(line.values), color=style["color"], linewidth=1.4, alpha=0.6)
+            moved = ScaledTranslation(panel.apart * (i - (len(panel.lines) - 1) / 2), 0, axes.figure.dpi_scale_trans)
+            for one in (*drawn, bars):
+                one.set_transform(axes.transData + moved)
         else:
             axes.fill_between(line.x, *band(line.values), color=style["color"], alpha=0.15, linewidth=0, zorder=style["zorder"] - 1)
     if panel.up == "errors":
