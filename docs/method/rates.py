@@ -108,8 +108,8 @@ def variants(study: Params, name: str) -> dict[str, dict[str, object]]:
     return {f"{name}-{rate}": own | {"learning_rate": factor * study.train.learning_rate} for rate, factor in FACTORS.items()}
 
 
-def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], **changes: object) -> Path:
-    """Trains and evaluates variants in build/NAME, without claims and experiments; gives that folder.
+def lay_out(name: str, train: Mapping[str, object], variants: Mapping[str, object], **changes: object) -> Path:
+    """Makes the folder build/NAME of a study without claims and experiments.
 
     Args:
         train: options of `train` that differ from the study's.
@@ -117,7 +117,12 @@ def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], 
     """
     study = params.read_both(profiles.ROOT / "params.yaml")
     without = {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}, "profile": name}
-    directory = profiles.lay_out(name, study | without | {"train": study["train"] | train, "variants": variants} | changes)
+    return profiles.lay_out(name, study | without | {"train": study["train"] | train, "variants": variants} | changes)
+
+
+def run(name: str, train: Mapping[str, object], variants: Mapping[str, object], **changes: object) -> Path:
+    """Trains and evaluates variants in build/NAME, without claims and experiments; gives that folder. Arguments as for `lay_out`."""
+    directory = lay_out(name, train, variants, **changes)
     repro.reproduce(directory)
     return directory
 
@@ -182,7 +187,8 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
     placed = [(id, {*both}) for id, *both in places if "across" not in both]
     turned = list(dict.fromkeys(id for id, both in placed if len(both) > 1))
     sides = {side.name: side for pair in found for side in (pair.variant, pair.reference)}
-    missing = sorted({name for id in CLAIMS for one in study.claims[id].comparisons for name in one.variants} - sides.keys())
+    all_names = {name for id in CLAIMS for one in study.claims[id].comparisons for name in one.variants}
+    missing = [name + " (ten times the base's arithmetic)" * (name in LEFT_OUT) for name in sorted(all_names - sides.keys())]
     bests = [f"{sum(side.best == name for side in sides.values())} at {text}" for name, text in zip(FACTORS, rates, strict=True)]
     ends = sum(side.best != "common" for side in sides.values())
     cells = []
