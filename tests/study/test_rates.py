@@ -9,7 +9,9 @@ from docs.method import error_rates, fashion, rule, sizes
 from docs.method import rates as learning_rates
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
-from pipeline.params import Params, load
+from pipeline.captioning.grammar import grammar_of
+from pipeline.data.datasets import Dataset
+from pipeline.params import Params, ScenesSettings, load
 from pipeline.study import load as load_study
 from tests.helpers import ROOT, of_this_study
 
@@ -114,7 +116,8 @@ def test_the_pages_on_other_sizes_and_on_a_rule_are_of_their_tables() -> None:
         assert module.page(of, module.picture(of)) == module.PAGE.read_text(encoding="utf-8")
     for size in tables[sizes]["size"].unique():
         assert [one.shape for one in sizes.curves(tables[sizes], size).values()] == [(6, 10), (6, 11)]
-    assert tables[rule].groupby("slots").size().to_dict() == dict.fromkeys(rule.SLOTS, rule.SEEDS)
+    networks = [(task, slots) for task, numbers in rule.SLOTS.items() for slots in numbers]
+    assert tables[rule].groupby(["task", "slots"]).size().to_dict() == dict.fromkeys(networks, rule.SEEDS)
 
 
 def test_pictures_follow_the_rule_and_show_one_digit_of_two() -> None:
@@ -129,3 +132,20 @@ def test_pictures_follow_the_rule_and_show_one_digit_of_two() -> None:
     assert 70 < covered.sum() < 130
     assert not drawn[:, :7].any()
     assert not drawn[:, 21:].any()
+
+
+def test_scenes_follow_the_rule_and_show_one_digit_of_each_pair() -> None:
+    labels, images, grammar = np.arange(200, dtype=np.uint8) % 10, np.zeros((200, 28, 28), np.uint8), grammar_of("mnist")
+    data = Dataset("mnist", images, labels, images[:50], labels[:50][::-1], "0" * 64)
+    drawn = rule.draw_scenes(data, ScenesSettings(train=300, validation=20, test=40, repeat=0), np.random.default_rng(1))
+    for split, of_images in ((drawn.train, data.train_labels), (drawn.validation, data.train_labels), (drawn.test, data.test_labels)):
+        seen, (left, right) = split.cells >= 0, split.labels.reshape(-1, 2).T
+        assert (split.labels[seen] == of_images[split.cells[seen]]).all()
+        assert (right == np.where(left < 0, -1, (left + 1) % 10)).all()
+        assert (seen.reshape(-1, 2).sum(1) == (left >= 0)).all()
+        assert (left >= 0).reshape(-1, 2).any(1).all()
+        for scene, captions in zip(split.labels[:20].tolist(), split.captions.tolist(), strict=False):
+            assert {grammar.parse(grammar.decode(caption)) for caption in captions} == {tuple(None if one < 0 else one for one in scene)}
+    seen, rows = drawn.train.cells >= 0, drawn.train.labels[:, ::2] >= 0
+    assert not {*drawn.train.cells[seen]} & {*drawn.validation.cells[drawn.validation.cells >= 0]}
+    assert [seen[:, ::2].sum() / seen.sum(), rows.all(1).mean(), (~rows[:, 0]).mean()] == pytest.approx([1 / 2, 1 / 3, 1 / 3], abs=0.1)
