@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
 import multiprocessing
 import os
 import time
@@ -85,11 +86,17 @@ def time_subjects(listed: dict[str, Begin], rounds: int, say: Say, seconds: floa
             say(f"{label}: {first_line(error)}")
 
     def measure(names: Sequence[str]) -> tuple[float, float]:
-        return ready[names[0]](), 0.0  # the processor's load matters little here
+        (label,) = names
+        try:
+            return (math.nan if label in found else ready[label]()), 0.0  # the processor's load matters little here
+        except Exception as error:  # no memory beside the others
+            found[label] = first_line(error)
+            say(f"{label}: {found[label]}")
+            return math.nan, 0.0
 
     show = "{:.4f} s".format
     timings = run_rounds(list(ready), measure, rounds=rounds, say=say, repeat="timing", show=show, seconds=seconds)
-    return found | {label: [one.value for one in timings if one.names == (label,)] for label in ready}
+    return {label: [one.value for one in timings if one.names == (label,)] for label in ready} | found
 
 
 def covered(params: Params, device: torch.device) -> list[tuple[ModelSettings, list[str]]]:
