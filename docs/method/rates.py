@@ -220,8 +220,8 @@ def page(study: Params, found: Sequence[Pair], made: Picture) -> str:
             "",
             f"These trainings explore: they decide no claim. Each has {SEEDS} seeds, the study's length and {HELD_OUT:,} images fewer "
             "than the study's, so ratios at the common rate differ a little from those of the claims' pages. Test errors are means over "
-            "the last fifth of the epochs; where an effect lies is asked in the claim's own measure. A rate chosen on the networks that "
-            "are compared flatters each side a little." + (f" Not trained here: {listed(missing)}." if missing else ""),
+            "the last five epochs (of five epochs the last); where an effect lies is asked in the claim's own measure. A rate chosen on "
+            "the networks that are compared flatters each side a little." + (f" Not trained here: {listed(missing)}." if missing else ""),
             "",
             *table(
                 ["network", *(f"held-out error, % at {one}" for one in rates), "best rate", *(f"test error, % at {one}" for one in rates)],

@@ -208,7 +208,7 @@ def page(of: pd.DataFrame, made: Picture) -> str:
             "",
             f"*Tells the left digit*: digits of MNIST at half their size, side by side in 28 x 28 pixels, each on four patches of {PATCH} "
             "pixels, what is covered grey; each of MNIST's images is the left digit of one picture. Network, rate and length are otherwise "
-            "the study's. Errors of *all pictures* are those of the last fifth of the epochs, the others those after the last.",
+            "the study's. Errors of *all pictures* are those of the last five epochs, the others those after the last.",
             "",
             "*Describes the scene*: one pair or two, each in a row of the scene's four cells; a covered digit's cell is empty, and the "
             f"captions name it all the same. Network and rate are those of C2-captions, at half the length ({EPOCHS} epochs of 30,000 "

@@ -51,6 +51,14 @@ def oddities(params: Params) -> list[str]:
         f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
         for name in params.timed_otherwise()
     ]
+    for row, (variant, reference) in params.ranking.items():
+        captioners = [name for name in (variant, reference) if name in params.variants and params.resolve(name).task == "captioning"]
+        if variant == reference or captioners:
+            found.append(f"ranking {row!r} compares {'a captioner' if captioners else f'{variant} with itself'}.")
+        for name in sorted({variant, reference} - params.variants.keys()):
+            found.append(
+                f"ranking {row!r} speaks of {name!r}, which variants does not have{nearest(name, params.variants)}; it has no row."
+            )
     if unseen := without_experiment(params):
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found

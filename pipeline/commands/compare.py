@@ -80,7 +80,9 @@ class Change:
             sides = counts if counts[0] != counts[1] else (text.seed_list(self.base.seeds), text.seed_list(self.head.seeds))
             reasons = ["seeds: {} → {}".format(*sides), *reasons]
         if not reasons:
-            reasons = ["the same training" if self.base.id == self.head.id else "trained anew, nothing that is recorded differs"]
+            reasons = [
+                "the same training" if self.base.id and self.base.id == self.head.id else "trained anew, nothing that is recorded differs"
+            ]
         return ", ".join(code(reason) if ":" in reason else reason for reason in reasons)
 
 
@@ -142,7 +144,7 @@ def compare(base: Side, head: Side) -> Comparison:
         [replace(one, adjusted=adjusted.get(one.variant)) for one in changes],
         [name for name in after if name not in {*before, *base.study.left_out}],
         [name for name in before if name not in {*after, *head.study.left_out}],
-        {id: (told[0].get(id, ""), told[1].get(id, "")) for id in {**told[1], **told[0]}} if all(told) else {},
+        {id: (told[0].get(id, ""), told[1].get(id, "")) for id in {**told[1], **told[0]}} if any(told) else {},
     )
 
 
@@ -158,7 +160,7 @@ def _change(base: Training, head: Training) -> Change:
     ours, theirs = (head.accuracy[others], base.accuracy[rows]) if paired else (head.accuracy, base.accuracy)
     estimate = of_shares(contrast(ours, theirs, paired=paired), 2)
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
-    interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
+    interval = estimate.interval() if estimate.error else None  # without a spread nothing is known of other seeds
     p = None if identical else estimate.p  # two trainings that are the same to the last bit are no sample
     return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
 

@@ -99,8 +99,9 @@ def _guarded(directory: Path, *, wait: bool = False) -> Iterator[None]:
         raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
     with held:
         if copy.exists():
-            _put_back(copy, lock)
-            print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.")
+            if not _is_whole(lock, copy):  # else DVC, or git since then, has written it to its end
+                _put_back(copy, lock)
+                print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.")
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
         write_bytes(copy, lock.read_bytes() if lock.exists() else b"")
         try:

@@ -83,7 +83,7 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
     read = there = len(manifest["files"])
     if data.dataset == "folder":
         there = sum(file.is_file() for file in Path(manifest["folder"]).glob("*/**/*"))
-    others = f"; {there - read:,} others are no pictures by their names, and left out" * (there > read)
+    others = f"; {there - read:,} others are no pictures by their names or lie in hidden folders, and are left out" * (there > read)
     print(f"{manifest['folder']}: {read:,} file{'s' * (read > 1)}{others}")
     return manifest
 

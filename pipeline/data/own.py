@@ -24,7 +24,9 @@ def files(data: DataSettings) -> tuple[Path, list[str]]:
         if not path.is_file():
             raise UserError(f"data.path: there is no file {path}.")
         return path.parent, [path.name]
-    names = sorted(file.relative_to(path).as_posix() for file in path.glob("*/**/*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    found = (file.relative_to(path) for file in path.glob("*/**/*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    # Jupyter keeps copies in .ipynb_checkpoints, which would be in training and in the test.
+    names = sorted(file.as_posix() for file in found if not any(part.startswith(".") for part in file.parts))
     if not names:
         raise UserError(f"data.path: {path} has no folder of images for each class ({', '.join(SUFFIXES)}).")
     return path, names
@@ -50,6 +52,11 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
         raise UserError(f"data.path: {folder / mixed} is of a part inside a class; put classes into parts: train/CLASS and test/CLASS.")
     if loose := [name for name in checksums if name.count("/") <= depth]:
         raise UserError(f"{folder / loose[0]} lies in no class's folder: take it out.")
+    of_part = [{name.split("/")[depth] for name in checksums if name.startswith(f"{part}/")} for part in parts if depth]
+    if depth and (unpaired := sorted(of_part[0] ^ of_part[1])):
+        raise UserError(
+            f"data.path: {folder} has no pictures of {unpaired[0]} in both of {' and '.join(parts)}: rename its folder, or take it out."
+        )
     if len(classes) != data.shape.classes:
         raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
     kind = np.min_scalar_type(len(classes) - 1)

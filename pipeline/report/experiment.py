@@ -59,7 +59,8 @@ class Tables:
         except ValueError:
             return None
         show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(look_level(self.params.looks))
-        return show(estimate.mean), ends and mapped(ends, show)
+        known = ends is not None and ends.low < ends.high  # without a spread nothing is known of other seeds
+        return show(estimate.mean), mapped(ends, show) if ends and known else None
 
     # --- columns ---
 
@@ -172,7 +173,8 @@ class Tables:
     def answer(self) -> list[tuple[str, str]]:
         """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""
         trained = [self.runs[variant] for variant in self.experiment.variants if variant in self.runs]
-        means = {run.variant: found.mean for run in trained if (found := summarized(run, self.own)) is not None}
+        found = [(run, summarized(run, self.own)) for run in trained]
+        means = {run.variant: of.mean for run, of in found if of is not None and of.n == len(run.seeds)}  # all seeds, not survivors alone
         ends = [pick(means, key=means.__getitem__) for pick in (min, max)] if means else []
         said = dict.fromkeys([*ends, *means.keys() & {self.baseline}])
         note, measure = " (the baseline)" * (self.baseline in ends), MEASURES[self.own]

@@ -312,7 +312,7 @@ def _counted(
     Raises:
         NotFormed: seeds that have to be paired have none in common.
     """
-    own = {name: tuple(seed for seed in sides[name].seeds if seed >= first_seed) for name in comparison.variants}
+    own = {name: tuple(seed for seed in sorted(sides[name].seeds) if seed >= first_seed) for name in comparison.variants}
     if all(own.values()) and (comparison.paired or MEASURES[comparison.measure].series):
         first, *others = own.values()
         common = tuple(seed for seed in first if all(seed in other for other in others))
@@ -442,7 +442,7 @@ def _place(
         difference = effect(replace(MEASURES[comparison.measure], ratio=False), *parts, paired=comparison.paired)
         plain = (difference.mean, difference.interval(min(levels)))
     means = tuple(show(float(_scaled(comparison, part).mean())) for part in parts) if len(parts) > 1 else ()
-    finding = Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=tuple(sizes), effect=show(estimate.mean), means=means)
+    finding = Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=tuple(sizes), effect=show(estimate.mean), means=means, plain=plain)
     if MEASURES[comparison.measure].exact:
         inside = finding.region[0] <= show(estimate.mean) <= finding.region[1]
         return replace(finding, verdict="supported" if inside else "contradicted", why=Why.INSIDE if inside else Why.OUTSIDE)

@@ -50,7 +50,7 @@ class Part:
 
 
 def ranking(pairs: Mapping[str, tuple[str, str]], trainings: Mapping[str, Training], level: float) -> list[Part]:
-    """The parts whose two variants have two seeds each or more, the one with the most errors first.
+    """The parts whose two variants have two seeds each or more that are not all alike, the one with the most errors first.
 
     Args:
         pairs: by name, the variants without and with the part.
@@ -60,7 +60,7 @@ def ranking(pairs: Mapping[str, tuple[str, str]], trainings: Mapping[str, Traini
     for name, sides in pairs.items():
         if all(side in trainings and trainings[side].settings.task == "classification" for side in sides):
             estimate = effect(measure, *(errors for side in sides if (errors := measure.per_seed(trainings[side])) is not None))
-            if (ends := estimate.interval(level)) is not None:
+            if (ends := estimate.interval(level)) is not None and ends.low < ends.high:
                 found.append(Part(name, *sides, math.exp(estimate.mean), mapped(ends, math.exp)))
     return sorted(found, key=lambda part: -part.ratio)
 

@@ -107,6 +107,7 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
         for number in range(count):
             picture(here / "animals" / kind / f"{number}.jpg", (24, 40))  # the middle square is read
     data = DataSettings(dataset="folder", path="animals", size=8, channels=3, classes=2)
+    shutil.copytree(here / "animals/cat", here / "animals/cat/.ipynb_checkpoints")
     found = read(data, here)
     assert (found.train_images.shape, found.test_images.shape) == ((12, 3, 8, 8), (3, 3, 8, 8))
     assert np.bincount(found.test_labels).tolist() == [2, 1]
@@ -119,6 +120,9 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     picture(here / "within/cat/Test/0.png", (9, 9))
     assert_refused(data.model_copy(update={"path": "within"}), r"within/cat/Test/0\.png is of a part inside a class")
     shutil.rmtree(here / "three" / "val")
+    picture(here / "three/test/dogs/0.png", (8, 8))
+    assert_refused(data.model_copy(update={"path": "three"}), "has no pictures of dogs in both of train and test")
+    shutil.rmtree(here / "three/test/dogs")
     picture(here / "three/train/overview.png", (8, 8))
     assert_refused(data.model_copy(update={"path": "three"}), r"train/overview\.png lies in no class's folder")
     Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(here / "animals/cat/deep.png")

@@ -70,7 +70,9 @@ def _joined(members: Sequence[Training], values: Sequence[FloatArray]) -> FloatA
 @figure("data_size")
 def data_size(material: Material) -> list[Picture]:
     """Median test error against the number of training images."""
-    images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
+    there = material.train_images or 0
+    numbers = {run.variant: run.settings.train.train_images or there - run.settings.train.validation for run in material.runs}
+    images = {variant: number for variant, number in numbers.items() if number > 0}
     groups = same_but([run for run in material.runs if run.variant in images], "train.train_images", "train.seeds")
     architectures = [members[0].settings.model.architecture for members in groups]
     lines = []
