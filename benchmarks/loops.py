@@ -89,7 +89,7 @@ def time_training(
         published: whether the loop reads every step's loss and has torch's default Adam, as the thesis's code; else no loss is read,
             and Adam updates all weights in one call.
     """
-    torch.use_deterministic_algorithms(False)  # as users run it; our engine asks for them, and does without this attention
+    torch.use_deterministic_algorithms(False)  # both as users have it, and not as our engine sets it
     torch.backends.cuda.enable_mem_efficient_sdp(True)
     torch.manual_seed(0)
     model = build().to(device).train()

@@ -13,8 +13,8 @@ from tests.helpers import ROOT
 ENGINE = ("pipeline/kernels/fused_vit", "pipeline/training/fused.py")  # the GPU's, which has its own design
 # What, its limit and its aim.
 LIMITS = [
-    ("lines of the package with its templates, but the GPU's engine", 19_700, 15_500),
-    ("lines of tests", 13_545, 13_500),
+    ("lines of the package with its templates, but the GPU's engine", 19_698, 15_500),
+    ("lines of tests", 13_548, 13_500),
     ("lines of benchmarks", 1_011, 1_000),
     ("bytes of README.md", 17_000, 17_000),
     ("bytes of params.yaml", 15_000, 15_000),

@@ -52,13 +52,11 @@ def oddities(params: Params) -> list[str]:
         for name in params.timed_otherwise()
     ]
     for row, (variant, reference) in params.ranking.items():
-        captioners = [name for name in (variant, reference) if name in params.variants and params.resolve(name).task == "captioning"]
-        if variant == reference or captioners:
-            found.append(f"ranking {row!r} compares {'a captioner' if captioners else f'{variant} with itself'}.")
-        for name in sorted({variant, reference} - params.variants.keys()):
-            found.append(
-                f"ranking {row!r} speaks of {name!r}, which variants does not have{nearest(name, params.variants)}; it has no row."
-            )
+        if variant == reference:
+            found.append(f"ranking {row!r} compares {variant!r} with itself.")
+        for name in dict.fromkeys((variant, reference)):
+            if name not in params.variants or params.resolve(name).task == "captioning":
+                found.append(f"ranking {row!r} has no row: {name!r} is no classifier of variants{nearest(name, params.variants)}.")
     if unseen := without_experiment(params):
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found

@@ -52,8 +52,8 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
         raise UserError(f"data.path: {folder / mixed} is of a part inside a class; put classes into parts: train/CLASS and test/CLASS.")
     if loose := [name for name in checksums if name.count("/") <= depth]:
         raise UserError(f"{folder / loose[0]} lies in no class's folder: take it out.")
-    of_part = [{name.split("/")[depth] for name in checksums if name.startswith(f"{part}/")} for part in parts if depth]
-    if depth and (unpaired := sorted(of_part[0] ^ of_part[1])):
+    in_parts = {(name.split("/")[0], name.split("/")[1]) for name in checksums if depth}
+    if unpaired := [name for name in classes if depth and not {(part, name) for part in parts} <= in_parts]:
         raise UserError(
             f"data.path: {folder} has no pictures of {unpaired[0]} in both of {' and '.join(parts)}: rename its folder, or take it out."
         )

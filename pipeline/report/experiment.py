@@ -59,8 +59,8 @@ class Tables:
         except ValueError:
             return None
         show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(look_level(self.params.looks))
-        known = ends is not None and ends.low < ends.high  # without a spread nothing is known of other seeds
-        return show(estimate.mean), mapped(ends, show) if ends and known else None
+        # Without a spread nothing is known of other seeds.
+        return show(estimate.mean), mapped(ends, show) if ends and ends.low < ends.high else None
 
     # --- columns ---
 

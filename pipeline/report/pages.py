@@ -152,8 +152,8 @@ class Report:
         ranks = ranked(parts)
         verdicts = Counter(judgement.verdict for judgement in judgements)
         judged = [one for one in judgements if one.verdict in DECIDED]
-        few = [one.id for one in judgements if any(finding.why is Why.FEW_SEEDS for finding in one.findings)]
-        tried = [one for one in judgements if one.verdict in DECIDED or (one.verdict == "not decided" and one.id not in few)]
+        undecided = [one for one in judgements if one.verdict == "not decided"]
+        tried = [*judged, *(one for one in undecided if all(finding.why is not Why.FEW_SEEDS for finding in one.findings))]
         page = self.page(
             "README.md.j2",
             numbers=[len(run.seeds) for run in self.runs.values()] or [0],
