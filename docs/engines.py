@@ -71,7 +71,9 @@ def compiled(given: Mapping[str, Any]) -> tuple[str, ...]:
     from cuda.core import Program, ProgramOptions
 
     macros = [(name, str(value)) for name, value in given.items()]
-    options = ProgramOptions(std="c++17", arch=ARCHITECTURE, define_macro=macros, ptxas_options=["-v"])
+    options = ProgramOptions(
+        std="c++17", arch=ARCHITECTURE, define_macro=macros, ptxas_options=["-v"], device_as_default_execution_space=True
+    )
     log = io.StringIO()
     Program(SOURCE.read_text(), "c++", options).compile("cubin", logs=log)
     return {name: tuple(rest) for name, *rest in _CUT.findall(log.getvalue())}["differentiate"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.params import flatten
-from pipeline.params.variant import _completed
+from pipeline.params.variant import completed
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
@@ -166,7 +166,7 @@ def _change(base: Training, head: Training) -> Change:
 
 
 def _differing(base: Training, head: Training) -> tuple[str, ...]:
-    before, after = (dict(flatten(_completed(side.record.get("config", {})))) for side in (base, head))  # with options that came later
+    before, after = (dict(flatten(completed(side.record.get("config", {})))) for side in (base, head))  # with options that came later
     other_network = before.get("model.architecture") != after.get("model.architecture") and "model.architecture" in {*before} & {*after}
     keys = [key for key in {**before, **after} if (key in before and key in after) or (other_network and key.startswith("model."))]
     return tuple(_arrow(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key) and key != "train.seeds")

@@ -46,7 +46,8 @@ def _compiled(options: tuple[tuple[str, str], ...], shared: int, device: int) ->
         try:
             binary = read_sealed(path)
         except (OSError, DamagedError):
-            given = ProgramOptions(std="c++17", arch=architecture, define_macro=list(options))
+            # NVRTC 13.0, which torch 2.11 brings, takes a generic lambda for a host function without the last; 13.2 writes the same binary.
+            given = ProgramOptions(std="c++17", arch=architecture, define_macro=list(options), device_as_default_execution_space=True)
             binary = Program(SOURCE.read_text(), "c++", given).compile("cubin").code
             with suppress(OSError):
                 write_sealed(path, binary)

@@ -117,7 +117,7 @@ class VariantSettings(Settings):
         Args:
             seeds: whether they have to be of the same seeds, too.
         """
-        own, found = (dict(flatten(one)) for one in (self.model_dump(mode="json"), _completed(config)))
+        own, found = (dict(flatten(one)) for one in (self.model_dump(mode="json"), completed(config)))
         return all((name == "train.seeds" and not seeds) or found.get(name) == value for name, value in own.items())
 
 
@@ -150,9 +150,9 @@ def _counted(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in frozen or value != frozen[name]}
 
 
-def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded settings with the options that came later, and without those that are gone."""
-    completed = dict(config)
+    found = dict(config)
     architecture = config.get("model", {}).get("architecture")
     network = settings_class(architecture) if architecture in ARCHITECTURES else NetworkSettings
     kinds: dict[str, type[Settings]] = {"data": DataSettings, "train": TrainSettings, "model": network, "scenes": ScenesSettings}
@@ -160,8 +160,8 @@ def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
         if (part := config.get(name)) is not None:
             later = {option: value for option, value in _frozen(kind).items() if option in kind.model_fields}
             gone = REMOVED.get(kind, {}).items()
-            completed[name] = later | {option: value for option, value in part.items() if (option, value) not in gone}
-    return completed
+            found[name] = later | {option: value for option, value in part.items() if (option, value) not in gone}
+    return found
 
 
 def recorded(config: Mapping[str, Any], where: str) -> VariantSettings:
@@ -171,7 +171,7 @@ def recorded(config: Mapping[str, Any], where: str) -> VariantSettings:
         UserError: the settings of today have no place for them. Training anew without a word would lose what is finished.
     """
     try:
-        return VariantSettings.model_validate_json(json.dumps(_completed(config)))
+        return VariantSettings.model_validate_json(json.dumps(completed(config)))
     except ValidationError as error:
         raise UserError(
             f"{where} has settings that this code does not read, {sentence(error, '', VariantSettings)} Name the option in FROZEN or "

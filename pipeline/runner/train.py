@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.params import Params, VariantSettings, flatten
 from pipeline.params import recorded as recorded_settings
+from pipeline.params.variant import completed
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
 from pipeline.runner.progress import Progress, group_name
@@ -112,12 +113,24 @@ def look_up(variants: Mapping[str, VariantSettings], device: str) -> list[Entry]
         parts = [part for found in (*(found for found, _ in here), *there) for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
         # Hours of training would replace what a second may restore.
-        fault = unreadable.get(variant) or (None if all(task.replay for task in tasks) else gone)
+        fault = unreadable.get(variant) or (None if all(task.replay for task in tasks) else unfrozen(settings, parts) or gone)
         if tasks and replays() and fault is not None:
             raise fault
         damaged = [clause for _, clauses in here for clause in clauses.values()]
         entries.append(Entry(variant, settings, tuple(tasks), tuple(parts), tuple(damaged)))
     return entries
+
+
+def unfrozen(settings: VariantSettings, parts: Iterable[Finished]) -> UserError | None:
+    """That finished seeds of this key lack an option that has no line in `FROZEN`, so that they count as of other settings."""
+    own = dict(flatten(settings.model_dump(mode="json")))
+    others = [dict(flatten(completed(part.origin["config"]))) for part in parts if not settings.trained_as(part.origin["config"])]
+    if lacking := sorted({name for found in others for name in own.keys() - found.keys()}):
+        return UserError(
+            f"Finished seeds have no {', '.join(lacking)}: give it a line in FROZEN of pipeline/params/variant.py with the value that they"
+            " had, or train them anew with `REPLAY=0`."
+        )
+    return None
 
 
 def forgotten(variants: Iterable[VariantSettings], patterns: Collection[str]) -> UserError | None:
@@ -386,7 +399,11 @@ class _Training:
             if len(parts) < len(settings.train.seeds):
                 raise UserError(f"What a seed of variant {self.variant} left was damaged: run the same command again.", status=1)
             description = self._describe(self._identity(parts))
-            seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
+            path = TRAININGS / f"{self.variant}{seeds.SUFFIX}"
+            with contextlib.suppress(UserError):  # there is none yet, or none that can be read
+                run = seeds.read_record(path)  # of other settings, maybe, whose seeds are nowhere else in a clone
+                seeds.keep(seeds.load(path), seeds.folder(FINISHED, seeds.settings_of(run), run["data_digest"]))
+            seeds.assemble(path, settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed & {part.seed for part in parts})} of them after a replay" if self._replayed else ""
                 print(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")

@@ -148,6 +148,10 @@ class Trainer:
     def done(self) -> bool:
         return self.epoch >= self.settings.train.epochs or len(self.failed) == len(self.seeds)
 
+    def _mean(self, steps: Tensor) -> Tensor:
+        """Of (seed, step), over the steps."""
+        return steps.double().mean(1)
+
     def run_epoch(self) -> list[EpochRow]:
         """Trains and tests one epoch. Returns the rows of the seeds that are still finite."""
         self.epoch += 1
@@ -158,7 +162,7 @@ class Trainer:
         seconds = time.perf_counter() - start
         test_loss, accuracy = self.test()
         done = self.epoch * self._steps_per_epoch
-        norm = self.trace.gradient_norm[:, done - self._steps_per_epoch : done].double().mean(1)
+        norm = self._mean(self.trace.gradient_norm[:, done - self._steps_per_epoch : done])
         columns = (train_loss, test_loss, accuracy, norm.tolist())
         rows = []
         for seed, train, test, share, size in zip(self.seeds, *columns, strict=True):

@@ -228,6 +228,9 @@ class FusedTrainer(Trainer):
         self._ahead = {self.epoch + 1: super()._order(self.epoch + 1)} if self.epoch < self.settings.train.epochs else {}
         return _rounded(total)
 
+    def _mean(self, steps: Tensor) -> Tensor:
+        return _rounded(super()._mean(steps))
+
     def _order(self, epoch: int) -> Tensor:
         return self._ahead[epoch] if epoch in self._ahead else super()._order(epoch)
 

@@ -27,7 +27,7 @@ from pipeline.data.datasets import load
 from pipeline.models import build
 from pipeline.params import Params, VariantSettings, load_variant
 from pipeline.runner import pool, replay, seeds
-from pipeline.runner.train import plan
+from pipeline.runner.train import plan, unfrozen
 from pipeline.stages import train as stage
 from pipeline.stages.resolve import prune
 from pipeline.system.errors import UserError
@@ -176,6 +176,20 @@ def test_a_clone_keeps_seeds_without_their_weights_and_trains_what_is_new(
     assert epochs_trained(here(directory)) == 18  # nothing of the code before holds, and the weights are here then
     assert_same(directory, unbroken)
     assert all(part.has_weights for part in seeds.load(stored(directory, "tiny"), directory / FINISHED))
+
+
+def test_the_seeds_of_a_clone_outlive_other_settings_of_the_same_name(workplace: Workplace, unbroken: Path) -> None:
+    directory = workplace()
+    shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "tiny"))  # the only file that has them
+    change(directory, epochs=2)
+    assert epochs_trained(here(directory)) == 6
+    change(directory, epochs=6)
+    assert epochs_trained(here(directory)) == 0
+    assert_same(directory, unbroken)
+    config = seeds.read_record(stored(directory, "tiny"))["config"]
+    del config["model"]["blocks"]  # as if it were an option that came later, without a line in FROZEN
+    lacking = [replace(part, origin=part.origin | {"config": config}) for part in seeds.load(stored(directory, "tiny"))]
+    assert "have no model.blocks: give it a line in FROZEN" in str(unfrozen(load_variant(directory / "configs/tiny.json"), lacking))
 
 
 def test_another_first_seed_trains_where_its_weights_are_not_here(workplace: Workplace, unbroken: Path) -> None:
