@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +24,6 @@ COLUMNS = (
 def this_run() -> dict[str, Any]:
     """The commit and date of a run that begins now."""
     commit, dirty = git_state()
-    if commit is None and (named := os.environ.get("COMMIT")):  # in a copy without .git, as on a lent GPU
-        commit, dirty = named, False
     return {"commit": commit, "dirty": dirty, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
 

@@ -115,8 +115,6 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
         settings = wanted.model_copy(update={"train": wanted.train.model_copy(update={"seeds": (0,), **length})})
         place = folder(SEEDS, settings, digest)
         origin = provenance.origin(device, settings.task)
-        if commit := os.environ.get("COMMIT"):
-            origin |= {"git_commit": commit, "git_dirty": False}
         job = pool.Job(settings, ARRAYS, place, device, origin, params.claims_of(variant))
         for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
             group = list(range(first, min(first + TOGETHER, FIRST_SEED + count)))

@@ -91,7 +91,7 @@ class Repository:
         return re.findall(r"^Running stage '([^']+)':", output, flags=re.M)
 
     def params(self) -> dict[str, Any]:
-        return params.read_both(self.path / "params.yaml")
+        return params.study.read_both(self.path / "params.yaml")
 
     def edit(self, **changes: Any) -> None:
         """Merges changes into the sections of params.yaml and claims.yaml; None removes a key."""
@@ -148,13 +148,13 @@ def raw_params() -> dict[str, Any]:
 @pytest.fixture
 def own() -> dict[str, Any]:
     """The tests' own study, which is small, to be changed."""
-    return params.read_both(ROOT / "tests/params.yaml")
+    return params.study.read_both(ROOT / "tests/params.yaml")
 
 
 @pytest.fixture(scope="session")
 def study() -> params.Params:
     """The repository's study, checked."""
-    return params.parse(params.read_both(STUDY / "params.yaml"))
+    return params.parse(params.study.read_both(STUDY / "params.yaml"))
 
 
 @pytest.fixture(scope="session")

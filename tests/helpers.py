@@ -117,7 +117,7 @@ def lay_out(directory: Path, raw: dict[str, Any], arrays: Path) -> params.Params
 
 def read_study() -> dict[str, Any]:
     """The study as plain YAML, without the timings of its variants' networks: a test that has other variants lacks them."""
-    raw = params.read_both(STUDY / "params.yaml")
+    raw = params.study.read_both(STUDY / "params.yaml")
     raw["timing"]["subjects"] = {name: of for name, of in raw["timing"]["subjects"].items() if "from" not in of}
     return raw
 

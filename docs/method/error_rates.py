@@ -51,6 +51,7 @@ class Simulated:
     seeds: tuple[int, ...]
     errors: FloatArray
     supervised_epochs: int = _EPOCHS
+    is_captioner: bool = False
 
     @property
     def settings(self) -> SimpleNamespace:

@@ -115,7 +115,7 @@ def lay_out(name: str, train: Mapping[str, object], variants: Mapping[str, objec
         train: options of `train` that differ from the study's.
         changes: other sections of params.yaml.
     """
-    study = params.read_both(profiles.ROOT / "params.yaml")
+    study = params.study.read_both(profiles.ROOT / "params.yaml")
     without = {"experiments": {}, "claims": {}, "ranking": {}, "timing": {"subjects": {}}, "profile": name}
     return profiles.lay_out(name, study | without | {"train": study["train"] | train, "variants": variants} | changes)
 

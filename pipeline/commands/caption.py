@@ -4,23 +4,30 @@ python -m pipeline.commands.caption --image scene.png
 python -m pipeline.commands.caption --scene 12
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import nn
 
+from pipeline.captioning import decoding
+from pipeline.captioning.data import load as load_data
+from pipeline.captioning.grammar import grammar_of
+from pipeline.captioning.model import CaptionModel
+from pipeline.captioning.scenes import compose
+from pipeline.evaluation.captions import LENGTH_NORMALISATION
+from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
 from pipeline.system.errors import UserError, first_line, run_command
 from pipeline.system.paths import ARRAYS, TRAININGS
-
-if TYPE_CHECKING:
-    from torch import nn
+from pipeline.training.classification import pixels
+from pipeline.training.engine import set_reproducible
+from pipeline.training.stack import Stack
 
 MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 
@@ -62,8 +69,6 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
 
     What is transparent is black, but white around dark ink. Raises UserError where it cannot be read, is not square, or is empty.
     """
-    from PIL import Image, ImageOps
-
     try:
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file)  # a phone's may lie on its side
@@ -77,24 +82,18 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
                 light = np.asarray(image.convert("LA")).min(2)  # ink that is light and not transparent
                 paper = "white" if light.max() < MIN_BRIGHTNESS else "black"
                 seen = Image.alpha_composite(Image.new("RGBA", image.size, paper), image.convert("RGBA"))
-            pixels = np.asarray(seen.convert("L" if channels == 1 else "RGB").resize((side, side), Image.Resampling.BOX))
+            scaled = np.asarray(seen.convert("L" if channels == 1 else "RGB").resize((side, side), Image.Resampling.BOX))
     except UserError:
         raise
     except Exception as error:  # a decoder's fault has no class of its own
         raise UserError(f"{path} is not a picture that can be read ({first_line(error)}).") from None
-    if pixels.max() < MIN_BRIGHTNESS:
+    if scaled.max() < MIN_BRIGHTNESS:
         raise UserError(f"{path} holds no digit that is light on dark.")
-    return pixels if channels == 1 else pixels.transpose(2, 0, 1)
+    return scaled if channels == 1 else scaled.transpose(2, 0, 1)
 
 
 def _test_scene(text: str) -> tuple[np.ndarray, list[str]]:
     """A test scene and its references. Raises UserError where there is none of that number, or the scenes are not here."""
-    import torch
-
-    from pipeline.captioning.data import load as load_data
-    from pipeline.captioning.grammar import grammar_of
-    from pipeline.captioning.scenes import compose
-
     data = load_data(ARRAYS)
     place = number("SCENE", text, range(len(data.scenes.test)))
     grammar = grammar_of(data.scenes.dataset)
@@ -112,11 +111,6 @@ def current_record(settings: VariantSettings, run: Path) -> Mapping[str, object]
 
 def networks(settings: VariantSettings, run: Path, chosen: Sequence[int]) -> Iterator[nn.Module]:
     """The trained networks of seeds, one after the other. Raises UserError where weights are missing, damaged or of other settings."""
-    import torch
-
-    from pipeline.training.engine import set_reproducible
-    from pipeline.training.stack import Stack
-
     current_record(settings, run)
     weights = seeds.load_weights(run, chosen)
     set_reproducible(torch.device("cpu"))
@@ -128,15 +122,6 @@ def networks(settings: VariantSettings, run: Path, chosen: Sequence[int]) -> Ite
 
 def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarray) -> tuple[str, str, float]:
     """The greedy caption, that of beam search, and the probability of the latter. Raises UserError as `networks`."""
-    import torch
-
-    from pipeline.captioning import decoding
-    from pipeline.captioning.grammar import grammar_of
-    from pipeline.captioning.model import CaptionModel
-    from pipeline.evaluation.captions import LENGTH_NORMALISATION
-    from pipeline.measures.definitions import BEAM_WIDTH
-    from pipeline.training.classification import pixels
-
     (model,) = networks(settings, run, [seed])
     assert isinstance(model, CaptionModel)
     grammar, images = grammar_of(settings.data.dataset), pixels(torch.from_numpy(picture.copy())[None], 1)

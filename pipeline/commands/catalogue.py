@@ -72,13 +72,12 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     """Title, header and lines of the two lists. A variant's difference is in the words of params.yaml."""
     variants: list[Sequence[str]] = [
         (
-            variant,
-            f"{_count(params.resolve(variant).model):,}",
+            variant, f"{_count(params.resolve(variant).model):,}",
             ", ".join(name for name, of in params.experiments.items() if variant in of.variants),
             yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
         )
         for variant, change in params.variants.items()
-    ]
+    ]  # fmt: skip
     experiments: list[Sequence[str]] = [
         (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims)) for name, of in params.experiments.items()
     ]

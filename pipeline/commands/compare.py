@@ -17,7 +17,7 @@ from pipeline.params import flatten
 from pipeline.params.variant import completed
 from pipeline.report import text
 from pipeline.study import Study, Training, load
-from pipeline.study.effects import contrast, of_shares
+from pipeline.study.effects import contrast, limited
 from pipeline.study.git import commit_of, root_of
 from pipeline.study.statistics import Interval, holm
 from pipeline.study.training import CAUSES
@@ -158,7 +158,7 @@ def _change(base: Training, head: Training) -> Change:
     keys = sorted(causes[0].keys() & causes[1].keys(), key=lambda key: (CAUSES.index(key) if key in CAUSES else len(CAUSES), key))
     paired = {*base.seeds} == {*head.seeds}
     ours, theirs = (head.accuracy[others], base.accuracy[rows]) if paired else (head.accuracy, base.accuracy)
-    estimate = of_shares(contrast(ours, theirs, paired=paired), 2)
+    estimate = limited(contrast(ours, theirs, paired=paired), 2)
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if estimate.error else None  # without a spread nothing is known of other seeds
     p = None if identical else estimate.p  # two trainings that are the same to the last bit are no sample

@@ -189,7 +189,9 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         many = f"about {last.needed or 0:,}" if (last.needed or 0) <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
         enough = f"{many} seeds a side would decide it, if mean and spread stay as they are"
         said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
-    return f"{said.rstrip()}."
+    lost = {one.name: int(measure_values("diverged", one.training(last.n)).sum()) for one in (change, against)}
+    nothing = " and ".join(f"{count} of {last.n} seeds of {name}" for name, count in lost.items() if count)
+    return f"{said.rstrip()}.{f' {nothing} learned nothing: their last train loss is no better than of a guess.' * bool(nothing)}"
 
 
 def _estimate(measure: Measure, look: Look) -> str:

@@ -121,7 +121,7 @@ def read(name: str) -> dict[str, Any]:
     names = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
     if name not in names:
         raise UserError(f"There is no profile {shown(name)}{nearest(name, names)}.")
-    study = params.read_both(ROOT / "params.yaml")
+    study = params.study.read_both(ROOT / "params.yaml")
     params.parse(study)  # so that a fault found after the overlay is the overlay's
     change = params.read(ROOT / "profiles" / f"{name}.yaml")
     try:

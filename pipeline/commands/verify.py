@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from pipeline.captioning.data import SCENES
 from pipeline.commands.repro import data_stage, own_data_changed, reproduce
@@ -25,6 +26,7 @@ from pipeline.evaluation.records import Records
 from pipeline.params import Params, VariantSettings, shown
 from pipeline.params import load as load_params
 from pipeline.runner import pool, seeds
+from pipeline.runner.replay import TOLERANCES, other_tables, test_difference
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import Entry, plan, train
 from pipeline.study.results import load_current
@@ -87,8 +89,6 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
     Returns:
         The variants whose weights do not give what their training recorded.
     """
-    from pipeline.runner.replay import test_difference
-
     device, stored, said, tasks = pool.choose_device(), dict[str, Finished](), dict[str, str](), []
     code = code_hash(EVALUATION_CODE)
     for variant, seed in chosen.items():
@@ -163,8 +163,6 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
     Args:
         exact: False compares only what agrees on every processor: the tables, and the first losses up to rounding.
     """
-    from pipeline.runner.replay import TOLERANCES, other_tables
-
     if others := other_tables(settings.train, settings.num_steps, new.origin["tables"], old.origin["tables"]):
         return f"not the same {', '.join(others)}"
     found, was = (part.tensors["trace.loss"][: None if exact else seeds.REPLAYED_STEPS] for part in (new, old))
@@ -172,14 +170,9 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
     if apart.size:
         return f"loss of step {apart[0] + 1}: {found[apart[0]]:.9g} was {was[apart[0]]:.9g}"
     now, before = (
-        {
-            "gradient norms": part.tensors["trace.gradient_norm"].tobytes(),
-            "epochs": repr([row[:-1] for row in part.rows]),
-            "weights": part.origin["weights"],
-        }
-        for part in (new, old)
+        (one.tensors["trace.gradient_norm"].tobytes(), repr([row[:-1] for row in one.rows]), one.origin["weights"]) for one in (new, old)
     )
-    others = [name for name in now if now[name] != before[name]]
+    others = [name for name, one, other in zip(("gradient norms", "epochs", "weights"), now, before, strict=True) if one != other]
     return f"not the same {', '.join(others)}" if exact and others else None
 
 
@@ -214,8 +207,6 @@ def remade(params: Params) -> list[str]:
 
 def same_picture(stored: bytes, content: bytes) -> bool:
     """Whether two PNGs show the same but for the rounding of coordinates."""
-    from PIL import Image
-
     try:
         old, new = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")) for data in (stored, content))
     except (OSError, SyntaxError, ValueError):  # what Pillow raises depends on the bytes that are damaged

@@ -3,6 +3,7 @@
 A new measure is one entry. params.yaml, claims, tables and figures find it here by its name.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,11 @@ class Measure:
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or re.split("[,.:]", self.note)[0])
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """What no value goes beyond, in the measure's own unit: 0 and 100 %."""
+        return (0, 100 / self.factor) if self.of_value == "%" else (-math.inf, math.inf)
+
     def per_seed(self, training: Trained) -> FloatArray | None:
         """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""
         try:
@@ -121,13 +127,23 @@ shift_accuracy, size_accuracy, longer_accuracy, first_changes = (
 )
 
 
-def _at_other_sizes(training: Trained) -> FloatArray:
-    return _evaluated(*(f"size_{size}" for size in SIZES if size != training.settings.model.shape.size))(training)
+def _tests(curve: str) -> Callable[[Trained], FloatArray]:
+    """Of a training a curve of its tests, (seeds, epochs). A captioner's are of validation scenes: they are no measure of test scenes."""
+
+    def values(training: Trained) -> FloatArray:
+        if training.is_captioner:
+            raise NotFormed("after an epoch a captioner describes validation scenes and no test scenes")
+        return np.asarray(getattr(training, curve))
+
+    return values
+
+
+_accuracy, _error, _loss = (_tests(f"test_{what}") for what in ("accuracy", "error", "loss"))
 
 
 def _epochs_to(training: Trained) -> FloatArray:
-    reached = training.test_accuracy >= REACHED_ACCURACY
-    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, training.test_accuracy.shape[1] + 1.0)
+    reached = _accuracy(training) >= REACHED_ACCURACY
+    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, reached.shape[1] + 1.0)
 
 
 def _counts(count: str) -> Callable[[Trained], FloatArray]:
@@ -161,14 +177,12 @@ def late(curve: FloatArray) -> FloatArray:
     Returns:
         (seeds,).
     """
-    mean: FloatArray = curve[:, -min(LATE_EPOCHS, max(1, curve.shape[1] // 5)) :].mean(axis=1)
-    return mean
+    return curve[:, -min(LATE_EPOCHS, max(1, curve.shape[1] // 5)) :].mean(axis=1)
 
 
 def median_error(curve: FloatArray) -> FloatArray:
     """The median of the last `MEDIAN_TESTS` tests of a curve (seeds, epochs), of fewer than thirty epochs the last third, per seed."""
-    median: FloatArray = np.median(curve[:, -min(MEDIAN_TESTS, max(1, curve.shape[1] // 3)) :], axis=1)
-    return median
+    return np.median(curve[:, -min(MEDIAN_TESTS, max(1, curve.shape[1] // 3)) :], axis=1)
 
 
 def unsteadiness(accuracy: FloatArray) -> FloatArray:
@@ -191,8 +205,7 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
     window = accuracy[:, -STEADY_EPOCHS:] - accuracy[:, -STEADY_EPOCHS:].mean(axis=1, keepdims=True)
     epoch = np.arange(STEADY_EPOCHS) - (STEADY_EPOCHS - 1) / 2
     slope = window @ epoch / (epoch @ epoch)
-    deviation: FloatArray = np.sqrt(((window - slope[:, None] * epoch) ** 2).sum(axis=1) / (STEADY_EPOCHS - 2))
-    return deviation
+    return np.sqrt(((window - slope[:, None] * epoch) ** 2).sum(axis=1) / (STEADY_EPOCHS - 2))
 
 
 def _late(note: str, of_value: str, of_difference: str, factor: float, digits: int | None, curve: Any, **more: Any) -> Measure:
@@ -207,14 +220,6 @@ def _of_positions(column: str, what: str, phrase: str = "") -> Measure:
         "sinusoidal table's.",
         values=_evaluated(column), probe="positions", phrase=phrase, title=f"Similarity of {what} to the one-dimensional table",
     )  # fmt: skip
-
-
-def _gained(training: Trained) -> FloatArray:
-    return training.test_accuracy - training.test_accuracy[:, :1]
-
-
-def _error_times_arithmetic(training: Trained) -> FloatArray:
-    return training.test_error * _counts("flops")(training)[:, None]
 
 
 def images_ratio(needs: Mapping[int, float], than: Mapping[int, float]) -> float:
@@ -268,7 +273,7 @@ def data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], s
     """
 
     def curves(side: Sequence[Trained]) -> list[dict[int, float]]:
-        errors = {one.settings.training_images: median_error(one.test_error)[[one.seeds.index(seed) for seed in seeds]] for one in side}
+        errors = {one.settings.training_images: median_error(_error(one))[[one.seeds.index(seed) for seed in seeds]] for one in side}
         return [{size: float(error[i]) for size, error in errors.items()} for i in range(len(seeds))]
 
     return np.array([images_ratio(*both) for both in zip(curves(needs), curves(than), strict=True)])
@@ -279,28 +284,24 @@ def or_half(error: FloatArray, tests: Callable[[], int]) -> FloatArray:
     return np.where(error == 0, 0.5 / tests(), error) if (error == 0).any() else error
 
 
-def _scene_error(training: Trained) -> FloatArray:
-    return or_half(1 - _evaluated("greedy_scene_accuracy")(training), lambda: training.settings.scenes.test)
-
-
 _LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
 _ROLLOUT = "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when"
 _SHARE, _NATS = ("%", "points", 100, 2), ("nats", "nats", 1, 4)
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
-        "Test accuracy after the last epoch, in %.", *_SHARE, lambda training: training.test_accuracy[:, -1],
-        by_epoch=attrgetter("test_accuracy"), better="more",
+        "Test accuracy after the last epoch, in %.", *_SHARE, lambda training: _accuracy(training)[:, -1],
+        by_epoch=_accuracy, better="more",
     ),
     "test loss": Measure(
-        "Mean cross-entropy on the test images after the last epoch, in nats.", *_NATS, lambda training: training.test_loss[:, -1],
-        by_epoch=attrgetter("test_loss"), better="less",
+        "Mean cross-entropy on the test images after the last epoch, in nats.", *_NATS, lambda training: _loss(training)[:, -1],
+        by_epoch=_loss, better="less",
     ),
     "late accuracy": _late(
-        f"Test accuracy, {_LATE}, in %.", *_SHARE, attrgetter("test_accuracy"), phrase="accuracy", ratio=False,
+        f"Test accuracy, {_LATE}, in %.", *_SHARE, _accuracy, phrase="accuracy", ratio=False,
         title="Test accuracy over the last epochs", better="more",
     ),
     "late test error": _late(
-        f"Share of the test images that are classified wrongly, {_LATE}, in %.", *_SHARE, attrgetter("test_error"), phrase="test error",
+        f"Share of the test images that are classified wrongly, {_LATE}, in %.", *_SHARE, _error, phrase="test error",
         title="Test error over the last epochs", better="less",
     ),
     "validation accuracy": Measure(
@@ -310,7 +311,7 @@ MEASURES: dict[str, Measure] = {
     "median test error": Measure(
         f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests (of fewer than "
         f"{3 * MEDIAN_TESTS} the last third), in %: single tests that collapse do not count.",
-        *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"),
+        *_SHARE, lambda training: median_error(_error(training)), by_epoch=_error,
         ratio=True, median=True, title="Median test error of the last tests", better="less",
     ),
     "parameters": Measure("Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True),
@@ -331,11 +332,15 @@ MEASURES: dict[str, Measure] = {
         f"As the late train loss ({_LATE}), compared by differences.", *_NATS, attrgetter("train_loss"), phrase="train loss", ratio=False,
         title="Train loss over the last epochs", better="less",
     ),
-    "accuracy gained": _late(f"Test accuracy, {_LATE}, minus that after the first epoch, in points.", "points", "points", 100, 2, _gained,
-        title="Test accuracy gained since the first epoch", better="more"),
+    "accuracy gained": _late(
+        f"Test accuracy, {_LATE}, minus that after the first epoch, in points.", "points", "points", 100, 2,
+        lambda training: _accuracy(training) - _accuracy(training)[:, :1],
+        title="Test accuracy gained since the first epoch", better="more",
+    ),
     "error times arithmetic": _late(
         f"Share of the test images that are classified wrongly, {_LATE}, times the floating-point operations of an image's forward pass.",
-        "", "", 1.0, None, _error_times_arithmetic, title="Test error times the arithmetic of a forward pass", better="less",
+        "", "", 1.0, None, lambda training: _error(training) * _counts("flops")(training)[:, None],
+        title="Test error times the arithmetic of a forward pass", better="less",
     ),
     "data for equal accuracy": Measure(
         "By what factor more training images one network needs to be as accurate as the other, mean of its logarithm over all accuracies "
@@ -345,7 +350,7 @@ MEASURES: dict[str, Measure] = {
     "unsteadiness": Measure(
         "Unsteadiness: standard deviation of test accuracy around the straight line that fits its last "
         f"{STEADY_EPOCHS} epochs best, in points; of trainings of at least {MIN_STEADY_EPOCHS} epochs.",
-        "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy", ratio=True,
+        "points", "points", 100, 3, lambda training: unsteadiness(_accuracy(training)), phrase="unsteadiness of accuracy", ratio=True,
         title="Unsteadiness of test accuracy over the last epochs", better="less",
     ),
     "diverged": Measure(
@@ -381,7 +386,8 @@ MEASURES: dict[str, Measure] = {
     "accuracy at another size": Measure(
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
         "those that are not the training's own, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
-        *_SHARE, _at_other_sizes, probe="sizes", title="Test accuracy at other sizes of the image", better="more",
+        *_SHARE, lambda training: _evaluated(*(f"size_{size}" for size in SIZES if size != training.settings.model.shape.size))(training),
+        probe="sizes", title="Test accuracy at other sizes of the image", better="more",
     ),
     "accuracy on longer sequences": Measure(
         f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "
@@ -432,7 +438,9 @@ MEASURES: dict[str, Measure] = {
         title="Scene accuracy", better="more",
     ),
     "scene error": Measure(
-        "Share of the test scenes whose greedy caption is not true and complete, in %.", *_SHARE, _scene_error, ratio=True, better="less",
+        "Share of the test scenes whose greedy caption is not true and complete, in %.", *_SHARE,
+        lambda training: or_half(1 - _evaluated("greedy_scene_accuracy")(training), lambda: training.settings.scenes.test),
+        ratio=True, better="less",
     ),
     "scene accuracy by beam search": Measure(
         "Share of the test scenes whose caption by beam search is true and complete, in %.", *_SHARE, _evaluated("beam_scene_accuracy"),

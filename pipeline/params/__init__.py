@@ -7,18 +7,7 @@ from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings, NetworkSettings, settings_class
 from pipeline.params.reading import nearest, read, shown
-from pipeline.params.study import (
-    ClaimSettings,
-    ComparisonSettings,
-    ExperimentSettings,
-    Figure,
-    Measure,
-    Params,
-    load,
-    load_variant,
-    parse,
-    read_both,
-)
+from pipeline.params.study import ClaimSettings, ComparisonSettings, ExperimentSettings, Figure, Measure, Params, load, load_variant, parse
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 from pipeline.params.variant import VariantSettings, flatten, recorded
@@ -27,5 +16,5 @@ __all__ = [
     "ARCHITECTURES", "DATASETS", "AnyModelSettings", "BaselineSettings", "CaptionerSettings", "ClaimSettings", "ComparisonSettings",
     "DataSettings", "DataSource", "ExperimentSettings", "Figure", "Measure", "ModelSettings", "NetworkSettings", "Params", "ScenesSettings",
     "Shape", "TimingSettings", "TrainSettings", "VariantSettings", "flatten", "load", "load_variant", "nearest", "parse", "read",
-    "read_both", "recorded", "settings_class", "shown",
+    "recorded", "settings_class", "shown",
 ]  # fmt: skip

@@ -352,11 +352,9 @@ def parse(raw: Mapping[str, Any]) -> Params:
         if len({tasks[variant] for variant in experiment.variants}) > 1:
             raise UserError(f"experiments.{name}.variants: captioners and classifiers have no measure in common.")
     timed = [(subject, params.timed(subject)) for subject in params.timing.subjects]
-    for subject, model in timed[:1]:
-        if not isinstance(model, ModelSettings) or params.timing.is_nested(subject):
-            raise UserError(
-                f"timing.subjects.{subject}: the first one is a transformer without loops, over which the page sets the others."
-            )
+    for name, model in timed[:1]:
+        if not isinstance(model, ModelSettings) or params.timing.is_nested(name):
+            raise UserError(f"timing.subjects.{name}: the first one is a transformer without loops, over which the page sets the others.")
     return params
 
 

@@ -147,15 +147,11 @@ class Tables:
         ]
         phrasings = [self._evaluated(name, f"share_{name.replace(' ', '_')}") for name in (*PHRASINGS, "no phrasing")]
         material = Material("", self.experiment, [self.runs[v] for v in self.experiment.variants if v in self.runs])
+        first = "Captions of the first test scenes"
         return [
             self._table("Scene accuracy (%) of greedy captions by what a scene holds", contents),
             self._table("Greedy captions beside their five references", compared),
-            Table(
-                "Captions of the first test scenes",
-                ("scene", "variant", "", "greedy caption"),
-                captions.caption_rows(material),
-                "Captions of the first test scenes",
-            ),
+            Table(first, ("scene", "variant", "", "greedy caption"), captions.caption_rows(material), first),
             self._table("Share (%) of the greedy captions in each phrasing", phrasings, fold="Phrasings"),
         ]
 

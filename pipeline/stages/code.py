@@ -10,20 +10,32 @@ from pathlib import Path
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_text
 from pipeline.system.paths import CODE_HASHES
-from pipeline.system.provenance import PACKAGE, ROOT, STAGE_CODE, code_hash
+from pipeline.system.provenance import PACKAGE, ROOT, STAGE_CODE, TRAINING_CODE, code_hash, code_of, files_of
 
-_ROOMS = {entry.partition("/")[0] for entries in STAGE_CODE.values() for entry in entries}
-_CHECKED = ("captioning", "data", "evaluation", "kernels", "measures", "models", "training")
+_SETTLED = ("params", "system")  # settings are compared by their values; files, processes and errors decide no number
 
 
 def check_imports() -> None:
-    """Raises UserError where code that decides results imports a module of this folder that is in no stage's code."""
-    for file in (one for room in _CHECKED for one in sorted((PACKAGE / room).rglob("*.py"))):
-        for name in _imported(file):
-            top, room, *_ = [*name.split("."), ""]
-            if room not in _ROOMS if top == PACKAGE.name else (ROOT / f"{top}.py").exists() or (ROOT / top).is_dir():
-                place = f"{PACKAGE.name}/{file.relative_to(PACKAGE)}"
-                raise UserError(f"{place} imports {name}, of which no stage would notice an edit: move that module beside it.")
+    """Raises UserError where code that decides results imports a module of this folder that is not in the same hash."""
+    for entries in (TRAINING_CODE, code_of("captioning"), STAGE_CODE["evaluate"]):
+        hashed = [*files_of(entries, PACKAGE)]
+        for file in (one for one in hashed if one.suffix == ".py"):
+            for name in _imported(file):
+                top, *parts = name.split(".")
+                if top == PACKAGE.name:
+                    noticed = not parts or parts[0] in _SETTLED or _module(parts) in hashed
+                else:
+                    noticed = not ((ROOT / f"{top}.py").exists() or (ROOT / top).is_dir())
+                if not noticed:
+                    place = f"{PACKAGE.name}/{file.relative_to(PACKAGE)}"
+                    raise UserError(f"{place} imports {name}, of which no result of it would notice an edit: move that module beside it.")
+
+
+def _module(parts: list[str]) -> Path:
+    """The file of the package that a dotted name speaks of, whose last part may be a name in it."""
+    whole, above = PACKAGE.joinpath(*parts), PACKAGE.joinpath(*parts[:-1])
+    places = (whole.with_suffix(".py"), whole / "__init__.py", above.with_suffix(".py"), above / "__init__.py")
+    return next(filter(Path.exists, places), whole)
 
 
 def _imported(file: Path) -> Iterator[str]:

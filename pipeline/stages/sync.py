@@ -17,11 +17,11 @@ import numpy as np
 
 from pipeline import params
 from pipeline.evaluation.records import Records
-from pipeline.measures import MEASURES, NotFormed
+from pipeline.measures import MEASURES, NotFormed, late
 from pipeline.params import Params
 from pipeline.runner.seeds import SUFFIX, load_weights, read_record, settings_of
 from pipeline.study import Training, tables
-from pipeline.study.results import summarized
+from pipeline.study.statistics import summarize
 from pipeline.system import environment
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.paths import TABLES, TRAININGS
@@ -116,10 +116,8 @@ def _late(training: Training) -> dict[str, float | None]:
 
     A captioner's is that of validation scenes, and no column for a classifier's.
     """
-    of = summarized(training, "late accuracy")
-    assert of is not None
-    is_captioner = bool(training.record["config"].get("scenes"))
-    name, error = ("late_scene_accuracy", "late_scene_error") if is_captioner else ("late_accuracy", "late_test_error")
+    of = summarize(late(training.test_accuracy), limits=(0, 1))
+    name, error = ("late_scene_accuracy", "late_scene_error") if training.is_captioner else ("late_accuracy", "late_test_error")
     spread = {f"{name}_sd": of.sd, f"{name}_low": of.interval.low, f"{name}_high": of.interval.high} if of.interval else {}
     return {name: of.mean, **spread, error: 1 - of.mean}
 

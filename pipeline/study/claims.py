@@ -24,18 +24,7 @@ import numpy as np
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
-from pipeline.study.effects import (
-    Estimate,
-    RankEstimate,
-    ShareEstimate,
-    contrast,
-    effect,
-    look_level,
-    mapped,
-    of_shares,
-    to_decide,
-    vote_estimate,
-)
+from pipeline.study.effects import Estimate, RankEstimate, ShareEstimate, contrast, effect, look_level, mapped, to_decide, vote_estimate
 from pipeline.study.fixed import Fixed
 from pipeline.study.statistics import LEVEL, Interval, student
 from pipeline.study.training import Training
@@ -344,7 +333,7 @@ def _formed(
         if (votes := side.predictions) is None:
             raise NotMeasured(f"{comparison.variant}: its predictions are not there")
         voters = [side.seeds.index(seed) for seed in seeds[comparison.variant]]
-        return of_shares(vote_estimate(votes[0][voters], votes[1]), 1), ()
+        return vote_estimate(votes[0][voters], votes[1]), ()
     if measure.series is not None:
         common = next(iter(seeds.values()))
         ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)

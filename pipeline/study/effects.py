@@ -39,7 +39,7 @@ class Estimate:
     Attributes:
         error: standard error of the mean; 0.0 where the values do not differ, nan where a side has one value only.
         freedom: degrees of freedom of the error (Welch 1947; Satterthwaite 1946); nan with it.
-        limits: what the mean cannot go beyond, so that no interval does; see `of_shares`.
+        limits: what the mean cannot go beyond, so that no interval does; see `limited`.
     """
 
     mean: float
@@ -63,9 +63,10 @@ class Estimate:
         return float(2 * special.stdtr(self.freedom, -abs(self.mean) / self.error)) if self.error > 0 else None
 
 
-def of_shares(estimate: Estimate, sides: int) -> Estimate:
-    """The estimate with the limits of shares: of one 0 and 1, of the difference of two -1 and 1."""
-    return replace(estimate, limits=(1 - sides, 1))
+def limited(estimate: Estimate, sides: int, limits: tuple[float, float] = (0, 1)) -> Estimate:
+    """The estimate with the ends that it has because no value goes beyond `limits`: of one side these, of a difference their distance."""
+    most = sides // 2 * (limits[1] - limits[0])
+    return replace(estimate, limits=(-most, most) if most else limits)
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool 
         rows = [row_of(side) for side in sides]
         return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
     estimate = contrast(*sides, paired=paired)
-    return of_shares(estimate, len(sides)) if measure.of_value == "%" and not measure.ratio else estimate
+    return estimate if measure.ratio else limited(estimate, len(sides), measure.limits)
 
 
 def mapped(ends: Interval, show: Callable[[float], float]) -> Interval:
@@ -254,7 +255,7 @@ def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uin
         subsets = [sorted(rng.choice(seeds, seeds - d, replace=False)) for _ in range(_SUBSETS)]
     votes = np.array([(vote(predictions[kept]) == labels).mean() for kept in subsets])
     error = math.sqrt((seeds - d) / d * float(votes.var()))
-    return Estimate(accuracy, error, seeds - 1)
+    return limited(Estimate(accuracy, error, seeds - 1), 1)
 
 
 # --- looks ---

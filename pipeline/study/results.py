@@ -23,6 +23,7 @@ import pandas as pd
 from pipeline.measures import MEASURES
 from pipeline.params import Params, nearest
 from pipeline.study import tables
+from pipeline.study.effects import ShareEstimate
 from pipeline.study.git import commit_of, root_of
 from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
@@ -194,7 +195,9 @@ def summarized(training: Training, measure: str) -> Summary | None:
     values = MEASURES[measure].per_seed(training)
     if values is None or not np.isfinite(values).any():
         return None
-    return summarize(values[np.isfinite(values)], share=MEASURES[measure].of_value == "%")
+    kept = values[np.isfinite(values)]
+    found = summarize(kept, limits=MEASURES[measure].limits)
+    return replace(found, interval=ShareEstimate((int(kept.sum()),), (found.n,)).interval()) if MEASURES[measure].share else found
 
 
 def _seed_columns(training: Training) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The seed is the unit: one value per training run. Intervals over seeds speak of 
 of verdicts are in `effects`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class Summary:
     interval: Interval | None
 
 
-def summarize(values: Sequence[float] | FloatArray, *, share: bool = False) -> Summary:
+def summarize(values: Sequence[float] | FloatArray, *, limits: tuple[float, float] = (-math.inf, math.inf)) -> Summary:
     """Mean, spread and Student's t interval of the mean: mean ± t(n - 1) sd / √n (Student 1908).
 
     Simulated, it covers its level on normal values whatever n is; on accuracies whose errors are skewed (lognormal, σ = 0.5) 95 %
@@ -44,7 +45,7 @@ def summarize(values: Sequence[float] | FloatArray, *, share: bool = False) -> S
 
     Args:
         values: (n,) finite numbers, one per seed.
-        share: whether they lie in [0, 1], so that the interval ends there: Student's goes beyond where one seed lies far off.
+        limits: what no value goes beyond, where the interval ends too: Student's goes beyond where one seed lies far off.
 
     Raises:
         ValueError: no values, not one-dimensional, or not finite.
@@ -61,7 +62,7 @@ def summarize(values: Sequence[float] | FloatArray, *, share: bool = False) -> S
     interval = None
     if n > 1:
         half = float(student((1 + LEVEL) / 2, n - 1)) * sd / n**0.5
-        interval = Interval(max(mean - half, 0.0), min(mean + half, 1.0)) if share else Interval(mean - half, mean + half)
+        interval = Interval(max(mean - half, limits[0]), min(mean + half, limits[1]))
     return Summary(n, mean, sd, interval)
 
 

@@ -97,6 +97,11 @@ class Training:
         """The resolved settings. Raises UserError where they are of another version."""
         return recorded(self.record["config"], f"the record of {self.variant}")
 
+    @property
+    def is_captioner(self) -> bool:
+        """Whether it describes scenes, and so was tested on validation scenes after each epoch."""
+        return bool(self.record.get("config", {}).get("scenes"))
+
     def origin_of(self, seeds: Collection[int]) -> dict[str, str]:
         """What else decided the training of these seeds, as far as it is recorded: those of CAUSES, and versions.NAME.
 

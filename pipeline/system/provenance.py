@@ -43,8 +43,8 @@ STAGE_CODE = {
         *TRAINING_CODE, *CAPTIONING_CODE, "measures/definitions.py", "params/data.py", "runner", "stages/train.py", "system/files.py",
     ),
     "evaluate": (
-        *EVALUATION_CODE, "measures", "params", "runner/pool.py", "runner/seeds.py", "study/tables.py", "study/training.py",
-        "system/files.py", "system/paths.py", "system/provenance.py",
+        *EVALUATION_CODE, "measures", "params", "runner/pool.py", "runner/replay.py", "runner/seeds.py", "stages/__init__.py",
+        "study/tables.py", "study/training.py", "system/files.py", "system/paths.py", "system/provenance.py",
     ),
     "timing": (
         *CAPTIONING_CODE, "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,
@@ -71,7 +71,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
         UserError: a module is no Python.
     """
     digest = hashlib.sha256()
-    for file in _files(entries, package):
+    for file in files_of(entries, package):
         try:
             content = file.read_bytes()
             if file.suffix == ".py":
@@ -83,7 +83,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
     return digest.hexdigest()
 
 
-def _files(entries: Sequence[str], package: Path) -> Iterator[Path]:
+def files_of(entries: Sequence[str], package: Path) -> Iterator[Path]:
     for path in (package / entry for entry in entries):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             # Also what a module may read beside it; not bytecode, nor an editor's lock or backup.
@@ -94,7 +94,7 @@ def _files(entries: Sequence[str], package: Path) -> Iterator[Path]:
 @cache
 def loaded_code() -> dict[str, str]:
     """By task, the hash of the code with which this process trains. All of it is imported, so that an edit does not reach it any more."""
-    for file in _files(code_of("captioning"), PACKAGE):
+    for file in files_of(code_of("captioning"), PACKAGE):
         name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         if file.suffix == ".py":
             try:
@@ -200,11 +200,11 @@ def check_git(folder: Path, *, needed: bool) -> None:
 def git_state(*paths: str) -> tuple[str | None, bool | None]:
     """The commit, and whether tracked or new files among `paths` (all but generated ones, where none is given) differ from it.
 
-    (None, None) without git or commits.
+    Without git or commits COMMIT of the environment names the commit that this is a copy of, as on a lent machine; else (None, None).
     """
     commit = _git("rev-parse", "HEAD")
     if commit is None:
-        return None, None
+        return (named, False) if (named := os.environ.get("COMMIT")) else (None, None)
     status = _git("status", "--porcelain", "--", *(paths or (":/", *(f":(top,exclude){name}" for name in _GENERATED))))
     return commit, status != ""  # None where git fails: what is not known to be the commit's is not called so
 

@@ -106,6 +106,7 @@ def test_each_answer_has_its_exit_status(study: Repository) -> None:
     status, worse = judged(study, "slow")
     assert (status, worse["answer"], worse["trained"], worse["seeds"]) == (3, "worse", 12, 6)
     assert worse["interval"][0] > 1.05
+    assert worse["sentence"].endswith(". 6 of 6 seeds of slow learned nothing: their last train loss is no better than of a guess.")
     better = study.run(*JUDGE, "base", "--against", "slow")
     assert (better.returncode, "better" in better.stdout.splitlines()) == (0, True), better.stderr
     assert study.run(*JUDGE, "slow", "--margin", "100000").returncode == 4

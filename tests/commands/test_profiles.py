@@ -116,7 +116,7 @@ def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path, monkeyp
     files = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
     assert profiles.lay_out("demo") == directory
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()} == files
-    assert params.read_both(directory / "params.yaml") == profiles.read("demo")
+    assert params.study.read_both(directory / "params.yaml") == profiles.read("demo")
     assert params.read(directory / "claims.yaml").keys() == {"experiments", "claims"}
 
     stages = yaml.safe_load((directory / "dvc.yaml").read_text())

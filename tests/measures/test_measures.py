@@ -21,7 +21,7 @@ def values_of(measure: str, **training: Any) -> list[float]:
     training = {name: np.array(value, dtype=float) if isinstance(value, list) else value for name, value in training.items()}
     if "train_loss" in training:
         training = {"supervised_epochs": training["train_loss"].shape[1], "settings": SimpleNamespace(num_outputs=10), **training}
-    return MEASURES[measure].values(SimpleNamespace(**training)).tolist()
+    return MEASURES[measure].values(SimpleNamespace(**{"is_captioner": False, **training})).tolist()
 
 
 @pytest.mark.parametrize(("epochs", "length"), [(1, 1), (9, 1), (10, 2), (24, 4), (25, 5), (60, 5)])
@@ -64,6 +64,12 @@ COLLAPSING = [*[0.5] * 20, 0.9, 0.02, 0.9, 0.04, 0.9, 0.03, 0.9, 0.01, 0.02, 0.0
 )
 def test_measures_of_curves_by_hand(measure: str, training: dict[str, Any], expected: list[float]) -> None:
     assert values_of(measure, **training) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("measure", [name for name, one in MEASURES.items() if one.by_epoch and "train loss" not in name])
+def test_a_captioners_curves_measure_no_test_scenes(measure: str) -> None:
+    with pytest.raises(NotFormed, match="no test scenes"):
+        values_of(measure, is_captioner=True, flops=1, seeds=(0,))
 
 
 def test_unsteadiness_by_hand() -> None:
@@ -171,7 +177,7 @@ def test_seed_by_seed_from_the_last_tests_of_trainings() -> None:
     def trained(size: int, error: list[float], seeds: tuple[int, ...]) -> Any:
         curve = np.repeat(np.array(error)[:, None], 30, axis=1)
         curve[:, :21] = curve[:, 27] = 1.0  # before the last ten tests, and one of them
-        return SimpleNamespace(settings=SimpleNamespace(training_images=size), test_error=curve, seeds=seeds)
+        return SimpleNamespace(settings=SimpleNamespace(training_images=size), test_error=curve, seeds=seeds, is_captioner=False)
 
     curve = power(1.0)
     needs = [trained(size, [2 * error, error, 0.5], (1, 0, 9)) for size, error in curve.items()]

@@ -57,13 +57,11 @@ def wrong(*channels: int, **answers: list[list[int]]) -> Any:
     """The material of a figure of errors: by variant, (seed, image) answers. `channels`: how many, of images that have such."""
     runs = [
         SimpleNamespace(
-            predictions=(np.array(given, np.uint8), LABELS),
+            predictions=(np.array(given, np.uint8), LABELS), accuracy=(np.array(given) == LABELS).mean(1), label=name,
             settings=SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(classes=3))),
-            accuracy=(np.array(given) == LABELS).mean(1),
-            label=name,
         )
         for name, given in answers.items()
-    ]
+    ]  # fmt: skip
     images = np.arange(math.prod((4, *channels, 3, 3)), dtype=np.uint8).reshape(4, *channels, 3, 3)
     return SimpleNamespace(runs=runs, test_images=images, label=lambda run: run.label, is_baseline=lambda run: run.label == "base")
 

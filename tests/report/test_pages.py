@@ -18,9 +18,10 @@ from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
 from pipeline.study.effects import ShareEstimate, look_level
+from pipeline.study.results import summarized
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
-from tests.helpers import ROOT
+from tests.helpers import ROOT, ends
 from tests.made_up import make_run, read, table
 
 Make = Callable[..., results.Timings]
@@ -73,6 +74,9 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     found = Tables(study, EXPERIMENT, runs).difference("diverged", "relu", "base")
     assert found is not None
     assert found[1] == ShareEstimate((6, 0), (6, 6)).interval(look_level(study.looks))
+    one = summarized(runs["relu"], "diverged")
+    assert one is not None
+    assert ends(one.interval) == pytest.approx((0.025 ** (1 / 6), 1))  # Clopper and Pearson's of six of six
 
 
 def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> None:

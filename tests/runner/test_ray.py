@@ -93,14 +93,8 @@ def nodes() -> Iterator[Any]:
 def driver(directory: Path, nodes: Any, code: str = DRIVER, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A driver in a process of its own, which does not outlive the block."""
     given = {**os.environ, **ray._ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_ADDRESS": nodes.address}
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=directory,
-        env={**given, "LAB_ATTENTION": "sdpa", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    own, pipes = {**given, "LAB_ATTENTION": "sdpa", **environment}, {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=directory, env=own, text=True, **pipes) as process:
         try:
             yield process
         finally:

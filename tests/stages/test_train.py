@@ -60,14 +60,9 @@ def workplace(tmp_path: Path, arrays: Path, study: Params) -> Workplace:
 
 
 def start(directory: Path, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.stages.train", "tiny"],
-        cwd=directory,
-        env={**os.environ, "LAB_DEVICE": "cpu", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    own = {**os.environ, "LAB_DEVICE": "cpu", **environment}
+    command, pipes = [sys.executable, "-m", "pipeline.stages.train", "tiny"], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=directory, env=own, text=True, **pipes)
 
 
 def here(directory: Path, watch: Callable[[pool.Message], None] = lambda message: None) -> str:

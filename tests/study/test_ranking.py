@@ -14,7 +14,7 @@ from tests.helpers import ends
 
 def trained(errors: np.ndarray, task: str = "classification") -> Any:
     """A training with these test errors, (seeds, epochs)."""
-    return SimpleNamespace(test_error=errors, settings=SimpleNamespace(task=task))
+    return SimpleNamespace(test_error=errors, is_captioner=task == "captioning", settings=SimpleNamespace(task=task))
 
 
 def test_the_best_epoch_and_the_best_seed_by_hand() -> None:

@@ -17,7 +17,7 @@ def test_summary_of_hand_worked_numbers() -> None:
     summary, half = summarize([2.0, 4.0, 6.0]), 4.302652730 * 2 / math.sqrt(3)
     assert (summary.n, summary.mean, summary.sd) == (3, 4.0, 2.0)
     assert ends(summary.interval) == pytest.approx((4 - half, 4 + half), rel=1e-9)
-    assert ends(summarize([0.2, 0.4, 0.9], share=True).interval) == (0.0, 1.0)  # beyond which no share lies
+    assert ends(summarize([0.2, 0.4, 0.9], limits=(0, 1)).interval) == (0.0, 1.0)  # beyond which no share lies
     for bad in ([], [[1.0, 2.0]], [1.0, math.nan]):
         with pytest.raises(ValueError, match=r"needs a row|finite"):
             summarize(bad)  # type: ignore[arg-type]

@@ -55,21 +55,16 @@ def test_a_worker_has_all_its_code_before_it_trains(monkeypatch: pytest.MonkeyPa
     imported, real = set[str](), importlib.import_module
     monkeypatch.setattr(importlib, "import_module", lambda name, *package: (imported.add(name), real(name, *package))[1])
     assert provenance.loaded_code.__wrapped__() == {task: provenance.training_code(task) for task in ("classification", "captioning")}
-    files = {file for file in provenance._files(provenance.code_of("captioning"), provenance.PACKAGE) if file.suffix == ".py"}
+    files = {file for file in provenance.files_of(provenance.code_of("captioning"), provenance.PACKAGE) if file.suffix == ".py"}
     assert {Path(str(sys.modules[name].__file__)) for name in imported if name.startswith("pipeline.")} == files
 
 
 def test_only_what_a_program_means_counts() -> None:
     for old, new, same in (
-        ("# a comment", "# another", True),
-        ('"""Docstring."""', '"""Reworded."""', True),
-        ('    "Docstring."\n', "", True),
-        ("1_000.5e3", "1000500.0", True),
-        ("b: int = 1", "b: int = 2", False),
-        ("async def f", "async def g", False),
-        ('"more"', '"less"', False),
-        ("{b}}", "{a}}", False),
-    ):
+        ("# a comment", "# another", True), ('"""Docstring."""', '"""Reworded."""', True), ('    "Docstring."\n', "", True),
+        ("1_000.5e3", "1000500.0", True), ("b: int = 1", "b: int = 2", False), ("async def f", "async def g", False),
+        ('"more"', '"less"', False), ("{b}}", "{a}}", False),
+    ):  # fmt: skip
         assert old in SOURCE
         assert (provenance.canonical(SOURCE.replace(old, new)) == provenance.canonical(SOURCE)) is same, old
 
@@ -123,7 +118,7 @@ def test_an_edit_of_each_addition_is_noticed(tmp_path: Path) -> None:
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        noticed = {stage for stage, entries in provenance.STAGE_CODE.items() if path in provenance._files(entries, tmp_path)}
+        noticed = {stage for stage, entries in provenance.STAGE_CODE.items() if path in provenance.files_of(entries, tmp_path)}
         for name, stage in stages.items():
             deps = stage.get("do", stage)["deps"]
             places = [dep.removeprefix("${code}/pipeline/") for dep in deps if dep.startswith("${code}/pipeline/")]
@@ -135,13 +130,17 @@ def test_an_edit_of_each_addition_is_noticed(tmp_path: Path) -> None:
 def test_a_module_of_which_no_stage_would_notice_an_edit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "PACKAGE", tmp_path / "pipeline")
-    (tmp_path / "pipeline" / "models").mkdir(parents=True)
-    (tmp_path / "layers.py").touch()
+    made = ("layers.py", *(f"pipeline/{room}/{name}.py" for room in ("models", "captioning") for name in ("__init__", "vit", "layers")))
+    for name in made:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     own = tmp_path / "pipeline/models/own.py"
-    for line in ("import layers", "from pipeline.layers import Own", "from ..layers import Own"):
+    imports = [f"from {place}layers import Own" for place in ("pipeline.", "..", "..captioning.", "pipeline.captioning.")]
+    for line in ("import layers", *imports):
         own.write_text(f"def build():\n    {line}\n")
         with pytest.raises(UserError, match=r"own\.py imports .*layers"):
             code.check_imports()
+    (tmp_path / "pipeline/captioning/own.py").write_text("from .layers import Own\nfrom pipeline.models.layers import Own as Other\n")
     own.write_text("import pipeline.models.layers, torch\nfrom .layers import Own\nfrom pipeline.models import vit, layers\n")
     code.check_imports()
 
@@ -177,7 +176,11 @@ def test_what_decides_a_training_and_is_in_no_commit_is_told(tmp_path: Path, mon
         return provenance.origin("cpu")["git_dirty"]
 
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.delenv("COMMIT", raising=False)
     assert provenance.git_state() == (None, None)
+    monkeypatch.setenv("COMMIT", "b" * 40)  # of a copy without git
+    assert provenance.git_state() == ("b" * 40, False)
+    monkeypatch.delenv("COMMIT")
     git(tmp_path, "init", "--quiet")
     assert write("params.yaml", "train: {epochs: 3}\n") is None
     for name in ("pipeline/models/vit.py", "claims.yaml", "profiles/small.yaml"):

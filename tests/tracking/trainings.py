@@ -35,44 +35,28 @@ LATE = {
 def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -> dict[str, Any]:
     """What the train stage knows when it starts."""
     return {
-        "training_id": training_id,
-        "variant": variant,
-        "stage": f"train@{variant}",
+        "training_id": training_id, "variant": variant, "stage": f"train@{variant}",
         "config": {
             "data": {"dataset": "digits"},
             "train": {"seeds": SEEDS, "epochs": EPOCHS, "batch_size": 128, "learning_rate": 0.005},
             "model": {"patch": 4, "dim": 32, "final_norm": False, "pool": "cls"},
         },
-        "config_hash": "c" * 64,
-        "code_hash": "d" * 64,
-        "data_digest": "e" * 64,
-        "dataset": "digits",
-        "git_commit": "f" * 40,
-        "git_dirty": True,
-        "device": "cpu",
-        "device_name": "A processor (2 cores)",
-        "attention": "fused-cpu",
-        "versions": {"python": "3.11.7", "torch": "2.15.0"},
-        "seeds": SEEDS,
-        "started": "2026-01-02T03:04:05+00:00",
-    }
+        "config_hash": "c" * 64, "code_hash": "d" * 64, "data_digest": "e" * 64, "dataset": "digits",
+        "git_commit": "f" * 40, "git_dirty": True, "device": "cpu", "device_name": "A processor (2 cores)", "attention": "fused-cpu",
+        "versions": {"python": "3.11.7", "torch": "2.15.0"}, "seeds": SEEDS, "started": "2026-01-02T03:04:05+00:00",
+    }  # fmt: skip
 
 
 def make_rows() -> list[EpochRow]:
     """In the order in which seeds side by side end their epochs; numbers whose sums are not exact."""
     return [
         EpochRow(
-            seed=seed,
-            epoch=epoch,
-            train_loss=2.3 / epoch + 0.1 * seed,
-            test_loss=2.1 / epoch + 0.07 * seed,
-            test_accuracy=1 - 0.3 / epoch - 0.011 * seed,
-            gradient_norm=0.7 / epoch + 0.013 * seed,
-            seconds=0.1 * epoch + 0.3 * seed,
+            seed=seed, epoch=epoch, train_loss=2.3 / epoch + 0.1 * seed, test_loss=2.1 / epoch + 0.07 * seed,
+            test_accuracy=1 - 0.3 / epoch - 0.011 * seed, gradient_norm=0.7 / epoch + 0.013 * seed, seconds=0.1 * epoch + 0.3 * seed,
         )
         for epoch in range(1, EPOCHS + 1)
         for seed in SEEDS
-    ]
+    ]  # fmt: skip
 
 
 def write_training(path: Path, run: dict[str, Any], rows: Sequence[EpochRow] = (), diverged: int = 0) -> Path:

@@ -13,7 +13,7 @@ from pipeline.report.figures.base import COLOURS, INK, MUTED, Material, Picture,
 from pipeline.report.figures.rows import Row
 from pipeline.report.text import digits
 from pipeline.study.ranking import SMALL, Part
-from pipeline.study.statistics import summarize
+from pipeline.study.results import summarized
 
 _KINDS = {
     "more": (COLOURS[1], "more errors by over a quarter"), "fewer": (COLOURS[0], "fewer by over a fifth"),
@@ -25,7 +25,8 @@ _KINDS = {
 def measure(material: Material) -> list[Picture]:
     """The experiment's measure, seed by seed."""
     # By default that on which verdicts and tables rest, and not the last epoch's, of which the curves have more.
-    chosen = MEASURES["late accuracy" if material.experiment.measure == "accuracy" else material.experiment.measure]
+    name = "late accuracy" if material.experiment.measure == "accuracy" else material.experiment.measure
+    chosen = MEASURES[name]
     found = [(run, chosen.factor * values) for run in material.runs if (values := chosen.per_seed(run)) is not None]
     finite = [values[np.isfinite(values)] for _, values in found]
     medians = [float(np.median(values)) for values in finite if values.size]
@@ -33,8 +34,8 @@ def measure(material: Material) -> list[Picture]:
     made, dotted = [], []
     for (run, values), kept in zip(found, finite, strict=True):
         lost = f"\n{len(values) - kept.size} of {len(values)} not finite" if kept.size < len(values) else ""
-        mean, interval = (summary.mean, summary.interval) if kept.size and (summary := summarize(kept)) else (math.nan, None)
-        low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
+        mean, interval = (summary.mean, summary.interval) if (summary := summarized(run, name)) else (math.nan, None)
+        mean, low, high = (chosen.factor * one for one in (mean, *((interval.low, interval.high) if interval else (math.nan, math.nan))))
         if logarithmic:  # the axis would end at 0
             low = max(low, kept.min(initial=math.inf) / 2)
         dotted += [mean] * (material.is_baseline(run) and kept.size > 0)
