@@ -128,17 +128,13 @@ def _other_seeds(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (
-            lambda root: flip_bit(root / "store/predictions/sinusoidal.npz"),
-            "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`.",
-        ),
+        (lambda root: flip_bit(root / "store/predictions/sinusoidal.npz"),
+         "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`."),
         (_other_seeds, "is of another training than the record: run `dvc repro evaluate`."),
-        (
-            lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
-            "base was trained with other settings than params.yaml now has: run `dvc repro`.",
-        ),
+        (lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
+         "base was trained with other settings than params.yaml now has: run `dvc repro`."),
     ],
-)
+)  # fmt: skip
 def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
     small_study: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:

@@ -63,14 +63,13 @@ EPOCHS = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradien
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("epochs.csv", None),
-        ("epochs.csv", b"seed\n7\n"),
+        ("epochs.csv", None), ("epochs.csv", b"seed\n7\n"),
         ("epochs.csv", EPOCHS + b"base,3,1,1,1,high,1,1\n"),
         ("epochs.csv", EPOCHS + b"base,3,2,1,1,0.9,1,1\n"),
         ("seeds.csv", b"variant,seed,test_accuracy,test_loss\nbase,4,0.75,1\n"),
         ("variants.csv", b"variant,config.model.patch\nother,4\n"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_table_is_told(name: str, content: bytes | None) -> None:
     curves = dict.fromkeys(CURVES, np.array([[0.5, 0.75]]))
     base = Training("base", {"variant": "base", "config": {"model": {"patch": 4}}}, (3,), curves, 7, 8, {"shift_1": np.array([0.25])})
