@@ -48,6 +48,7 @@ endif
 $(STAMP): requirements.lock pyproject.toml
 	@"$$PYTHON" -c 'import sys; sys.exit(not (3, 11, 4) <= sys.version_info[:3] < (3, 14))' || \
 		{ echo "$$PYTHON is not Python 3.11.4 to 3.13: name one that is, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
+	@test ! -L $(VENV) || { echo "$(VENV) is a link, and setting up would empty what it leads to: remove the link." >&2; exit 2; }
 	@case "$$(pwd -P)" in *%*) echo "MLflow takes no folder whose path has a %: move this one elsewhere." >&2; exit 2; esac
 	@test "$$(cat $@ 2>/dev/null)" = "$$(pwd -P)" && $(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --no-user --disable-pip-version-check uv==$(UV_VERSION)

@@ -13,9 +13,9 @@ from tests.helpers import ROOT
 ENGINE = ("pipeline/kernels/fused_vit", "pipeline/training/fused.py")  # the GPU's, which has its own design
 # What, its limit and its aim.
 LIMITS = [
-    ("lines of the package with its templates, but the GPU's engine", 19_698, 15_500),
-    ("lines of tests", 13_548, 13_500),
-    ("lines of benchmarks", 1_011, 1_000),
+    ("lines of the package with its templates, but the GPU's engine", 19_742, 15_500),
+    ("lines of tests", 13_596, 13_500),
+    ("lines of benchmarks", 1_008, 1_000),
     ("bytes of README.md", 17_000, 17_000),
     ("bytes of params.yaml", 15_000, 15_000),
     ("bytes of dvc.lock", 130_000, 130_000),

@@ -51,6 +51,9 @@ def oddities(params: Params) -> list[str]:
         f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
         for name in params.timed_otherwise()
     ]
+    own = params.difference("base").keys() - {"seeds"} if "base" in params.variants else set()
+    if own:
+        found.append(f"variants.base changes {', '.join(sorted(own))}, and the others start from `base:` itself, without that.")
     for row, (variant, reference) in params.ranking.items():
         if variant == reference:
             found.append(f"ranking {row!r} compares {variant!r} with itself.")

@@ -158,9 +158,12 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
             look = Look(n, float(MEASURES[measure].ratio), None, "the same")
         else:
             look = judge(measure, *(_values(side, measure, n) for side in (change, against)), looks=looks, margin=margin, error=error)
+        # Networks that stay at the loss of a guess say nothing of the change.
+        if stuck := not (identical or MEASURES[measure].share) and {*_lost(n, change, against).values()} == {n}:
+            look = replace(look, answer=UNDECIDED, needed=None)
         trained, seconds = change.trained + against.trained, round(time.monotonic() - start, 1)
         taken.append((look, trained, seconds))
-        if look.answer != UNDECIDED:
+        if stuck or look.answer != UNDECIDED:
             break
         print(f"{n} seeds a side do not decide: {_estimate(MEASURES[measure], look)}")
     found = {
@@ -189,9 +192,13 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         many = f"about {last.needed or 0:,}" if (last.needed or 0) <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
         enough = f"{many} seeds a side would decide it, if mean and spread stay as they are"
         said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
-    lost = {one.name: int(measure_values("diverged", one.training(last.n)).sum()) for one in (change, against)}
-    nothing = " and ".join(f"{count} of {last.n} seeds of {name}" for name, count in lost.items() if count)
+    nothing = " and ".join(f"{count} of {last.n} seeds of {name}" for name, count in _lost(last.n, change, against).items() if count)
     return f"{said.rstrip()}.{f' {nothing} learned nothing: their last train loss is no better than of a guess.' * bool(nothing)}"
+
+
+def _lost(n: int, *sides: Side) -> dict[str, int]:
+    """By side, how many of the first n seeds learned nothing."""
+    return {one.name: int(measure_values("diverged", one.training(n)).sum()) for one in sides}
 
 
 def _estimate(measure: Measure, look: Look) -> str:

@@ -3,6 +3,8 @@
 Of data of one's own it writes down what is there.
 """
 
+import contextlib
+import errno
 import gzip
 import hashlib
 import json
@@ -91,7 +93,10 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
 def is_noted(data: DataSettings, raw: Path) -> bool:
     """Whether `note` would write what the directory `raw` has; of data that lie elsewhere DVC cannot know it. Raises as `note` does."""
     path = raw / MANIFEST
-    return path.is_file() and json.loads(path.read_bytes()) == _manifest(data)
+    manifest = _manifest(data)
+    with contextlib.suppress(ValueError):  # damaged: it is to be written again
+        return path.is_file() and bool(json.loads(path.read_bytes()) == manifest)
+    return False
 
 
 def _manifest(data: DataSettings) -> dict[str, Any]:
@@ -153,6 +158,8 @@ def _fetch_archive(source: Source, path: Path, md5: str) -> None:
             print(f"{path.name}: {path.stat().st_size:,} bytes from {mirror}, md5 verified")
             return
         except (OSError, ValueError) as error:  # requests' errors are of these classes
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):  # the disk's, which no mirror mends
+                raise
             reasons.append(f"{mirror}: {first_line(error)}")
             print(f"{path.name}: {reasons[-1]}")
     more = len(reasons) - 1

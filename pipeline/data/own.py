@@ -24,7 +24,12 @@ def files(data: DataSettings) -> tuple[Path, list[str]]:
         if not path.is_file():
             raise UserError(f"data.path: there is no file {path}.")
         return path.parent, [path.name]
-    found = (file.relative_to(path) for file in path.glob("*/**/*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not path.is_dir():
+        raise UserError(f"data.path: there is no folder {path}.")
+    there = [*path.glob("*/**/*")]
+    if linked := next((file for file in there if file.is_symlink() and file.is_dir()), None):  # whose files a glob leaves out
+        raise UserError(f"data.path: {linked} is a link to a folder, into which nothing looks: copy the folder there.")
+    found = (file.relative_to(path) for file in there if file.suffix.lower() in SUFFIXES and file.is_file())
     # Jupyter keeps copies in .ipynb_checkpoints, which would be in training and in the test.
     names = sorted(file.as_posix() for file in found if not any(part.startswith(".") for part in file.parts))
     if not names:
@@ -57,6 +62,8 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
         raise UserError(
             f"data.path: {folder} has no pictures of {unpaired[0]} in both of {' and '.join(parts)}: rename its folder, or take it out."
         )
+    if len(classes) < 2:
+        raise UserError(f"data.path: {folder} has one folder of a class, and networks tell two or more apart: add another.")
     if len(classes) != data.shape.classes:
         raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
     kind = np.min_scalar_type(len(classes) - 1)
@@ -120,8 +127,9 @@ def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dic
     except (OSError, ValueError, EOFError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{folder / name} cannot be read ({error}): write it with numpy.savez, without objects.") from None
     for what, of in there.items():
-        if what.endswith("labels") and of.ndim == 1 and len(of) > data.shape.classes and of[0] != of[-1] and (of[1:] >= of[:-1]).all():
-            raise UserError(f"{folder / name}: {what} are sorted, but validation takes the last images: mix images and labels alike.")
+        if what.endswith("labels") and of.ndim == 1 and len(of) > data.shape.classes and 0 < (of[1:] != of[:-1]).sum() < data.shape.classes:
+            taken = "validation takes the last images" if what == "train_labels" else "some measures look at the first images alone"
+            raise UserError(f"{folder / name}: {what} are sorted by class, but {taken}: mix images and labels alike.")
     change: dict[str, Callable[[Array, DataSettings], Array]] = {"images": _images, "labels": _labels}
     return {name: change[name.split("_")[1]](array, data) if name in ARRAYS else array for name, array in there.items()}
 

@@ -121,6 +121,7 @@ def _divided(records: Records, name: str, settings: VariantSettings, inputs: Map
     first = str(settings.train.seeds[0])
     if first not in tested and arrays and arrays["seeds"][0] != int(first):  # what is stored only once is of another seed
         tested.insert(0, first)
+        earlier.pop(first, None)
     if gone:
         back = f"`git checkout store/predictions/{name}.npz` brings back what git has of it, else " * (not arrays)
         raise UserError(
@@ -153,18 +154,19 @@ def _finish(records: Records, one: _Variant, outcomes: Sequence[tuple[Task, Resu
             new[seed] = {name: value[i] for name, value in (result.arrays | result.columns).items()}
         names, columns = [*result.arrays], [*result.columns]
         shared |= result.shared if order[0] in task.seeds else {}  # what is stored only once is the first seed's
-    if one.earlier and order[0] in new:
+    if one.earlier and not one.kept.is_of(one.inputs):  # else the code before has been compared already
         # On a GPU the first seed alone has other bits than in the stack in which it was tested before.
         exact = device == "cpu" and one.kept.inputs["torch"] == versions()["torch"]
         exact &= same_processor(one.kept.inputs.get("device") or "", here)
-        now, was = new[order[0]], old[order[0]]
+        both = next(seed for seed in one.tested if seed in old)
+        now, was = new[both], old[both]
         if unlike := [name for name, value in now.items() if name not in was or not alike(value, was[name], exact=exact)]:
             raise UserError(
-                f"Its first seed has another `{unlike[0]}` than by the code before, and the weights of seed"
+                f"Its seed {both} has another `{unlike[0]}` than by the code before, and the weights of seed"
                 f" {', '.join(one.earlier)} are not here: {_train_again(one.name)}.",
                 status=1,
             )
-        said = f"; seed {', '.join(one.earlier)} kept, whose weights are not here: the first seed gives what it gave before"
+        said = f"; seed {', '.join(one.earlier)} kept, whose weights are not here: seed {both} gives what it gave before"
     found = old | new
     arrays = {name: np.array([found[seed][name] for seed in order]) for name in names} | {"seeds": np.array(order)}
     arrays |= shared or {name: value for name, value in one.arrays.items() if name not in arrays}

@@ -21,7 +21,7 @@ from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.runner import seeds
 from pipeline.runner.pool import prepare
-from pipeline.system.errors import UserError
+from pipeline.system.errors import UserError, disk_sentence, first_line, place
 from pipeline.system.processes import die_with_parent
 from pipeline.training import tasks
 
@@ -60,6 +60,8 @@ def _attempt(task: Task) -> Result | UserError:
         return measure(task)
     except UserError as error:
         return error
+    except Exception as error:  # such as a full memory: it is no fault of the other groups
+        return UserError(disk_sentence(error) or f"Testing seeds {task.seeds} failed in {place(error)}{first_line(error)}.", status=1)
 
 
 def _start(parent: int, device: str) -> None:

@@ -81,11 +81,12 @@ class Records:
     def split_stale(self, wanted: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[str]]:
         """The variants whose evaluation is up to date, and those to evaluate."""
         lacking = [variant for variant in wanted if not self._path(variant).exists()]
-        if lacking:  # a variant that was renamed takes what it had: the weights of its other seeds may not be here
-            others = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
+        if lacking:  # one that was renamed, or shares seeds with another, takes what that has of them: their weights may not be here
+            others = {path: one.inputs["weights"].items() for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
             for variant in lacking:
-                if path := others.get(json.dumps(wanted[variant]["weights"])):
-                    write_bytes(self._path(variant), path.read_bytes())
+                shared = {path: len(of & wanted[variant]["weights"].items()) for path, of in others.items()}
+                if any(shared.values()):
+                    write_bytes(self._path(variant), max(shared, key=shared.__getitem__).read_bytes())
         found = {variant: self.read(variant) for variant in wanted}
         kept = [name for name, one in found.items() if one and one.is_of(wanted[name]) and one.has_seeds_of(wanted[name]["weights"])]
         return kept, [variant for variant in wanted if variant not in kept]

@@ -54,11 +54,6 @@ def similarity_mosaic(similarity: FloatArray, grid: int) -> FloatArray:
     Returns:
         (side, side) with side = grid * (grid + 1) - 1; the lines between tiles are NaN.
     """
-    side = grid * (grid + 1) - 1
-    picture = np.full((side + 1, side + 1), np.nan)
-    tiles = similarity.reshape(grid, grid, grid, grid)  # (tile row, tile column, row, column)
-    for r in range(grid):
-        for c in range(grid):
-            top, left = r * (grid + 1), c * (grid + 1)
-            picture[top : top + grid, left : left + grid] = tiles[r, c]
-    return picture[:side, :side]
+    tiles = similarity.reshape(4 * (grid,))  # (tile row, tile column, row, column)
+    tiles = np.pad(tiles, 2 * [(0, 0)] + 2 * [(0, 1)], constant_values=np.nan)
+    return tiles.swapaxes(1, 2).reshape(2 * (grid * (grid + 1),))[:-1, :-1]

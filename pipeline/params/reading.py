@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.system.errors import UserError
 
 _LONGEST = 80  # characters of a wrong value in a sentence
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def read(path: Path) -> Any:
@@ -76,5 +77,9 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
         return f"{key}{'.' if key and re.match('[a-z_]+: ', said) else ': ' if key else ''}{said}."
     if fault["type"] == "literal_error" and len(choices := re.findall("'([^']+)'", fault["ctx"]["expected"])) > 16:
         return f"{key}: there is no {shown(fault['input'])}{nearest(fault['input'], choices)}."
+    if fault["loc"][-1:] == ("[key]",):  # before it stands the name, as pydantic compares it: True is 1
+        return f"{'.'.join(map(str, fault['loc'][:-2]))}: the name {shown(fault['input'])} is no text to YAML; put it in quotes."
+    if fault["type"] in ("int_type", "float_type") and isinstance(fault["input"], str) and _NUMBER.fullmatch(fault["input"]):
+        return f"{key}: {shown(fault['input'])} is text to YAML; write a number without quotes, and with a point before an e, as 1.0e-3."
     got = "" if fault["type"] == "missing" else f" (got {shown(fault['input'])})"
     return f"{key or 'params.yaml'}: {fault['msg']}{got}."

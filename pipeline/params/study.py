@@ -81,6 +81,7 @@ class ComparisonSettings(Settings):
         low, high = self.between or (0.0, 0.0)
         most = 1.0 if measure.of_value == "%" and (alone or not measure.ratio) else math.inf
         least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio or (alone and most == 1) else -most
+        at_most = f", and at most {most:g}" if most < math.inf else ""
         refuse(
             ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
             (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
@@ -91,7 +92,7 @@ class ComparisonSettings(Settings):
             (timed and not (low < high and (low >= 0 or self.rule != "ratio")), "between: its ends rise, of a ratio from 0 on"),
             (timed and self.bound is not None, f"bound: {self.rule} has two ends instead, between"),
             (self.rule in ("equivalent", "at least") and self.bound is None, f"bound: {self.rule} needs one"),
-            (self.bound is not None and not least < self.bound <= most, f"bound: it is above {least:g}, and at most {most:g}"),
+            (self.bound is not None and not least < self.bound <= most, f"bound: it is above {least:g}{at_most}"),
             (
                 self.pairs[-1:] != ((self.variant, self.reference),) * (measure.series is not None),
                 "pairs: those of a measure of two curves end with variant and reference; others have none",
@@ -375,6 +376,8 @@ def _misnamed(params: Params) -> Iterator[str]:
             for one in wanted:
                 if one not in there:
                     yield f"experiments.{name}{key}: there is no {one!r}{nearest(one, there)}"
+                if key and wanted.count(one) > 1:
+                    yield f"experiments.{name}{key}: {one!r} is listed more than once"
         if own.measure in MEASURES and MEASURES[own.measure].values is None:
             yield f"experiments.{name}.measure: {own.measure} is no measure of each seed"
 

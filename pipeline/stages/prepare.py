@@ -50,8 +50,15 @@ def main(_: list[str]) -> None:
         description |= {"classes": own.classes(Path("data/raw"))}
         write_json(arrays / "dataset.json", description)
     write_json(RECORD, description)
-    write_samples(load(arrays), data.shape, Path("reports/data/samples.png"))
+    dataset = load(arrays)
+    write_samples(dataset, data.shape, Path("reports/data/samples.png"))
     train, test = (sum(description["class_counts"][split]) for split in ("train", "test"))
+    if data.source.shape is None:
+        known = {image.tobytes() for image in dataset.train_images}
+        if both := sum(image.tobytes() in known for image in dataset.test_images):
+            print(f"warning: {both:,} of the {test:,} test images are training images, too; of these the test error says nothing.")
+        if empty := [str(label) for label, count in enumerate(description["class_counts"]["train"]) if not count]:
+            print(f"warning: no training image is of class {', '.join(empty)}; is data.classes right?")
     print(f"{description['name']}: {train:,} training and {test:,} test images, digest {description['digest'][:12]}")
 
 

@@ -31,6 +31,7 @@ from pipeline.tracking.record import CURRENT, Finished, record
 from pipeline.tracking.store import Store, display_name, experiment_name, fault, store_uri, study_name, training_lock
 from pipeline.tracking.views import show
 
+csv.field_size_limit(2**31 - 1)  # the origins of many seeds, with all their replays, are one cell
 SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
 
 

@@ -1,5 +1,6 @@
 """Where a study keeps its files, and how those of a folder or of a commit are read."""
 
+import os
 from pathlib import Path, PurePosixPath
 
 from pipeline.system.provenance import git
@@ -32,8 +33,8 @@ class Files:
         if not self._commit:
             here = sorted(path for path in self._root.glob(pattern) if path.is_file())
             return {path.relative_to(self._root).as_posix(): path.read_bytes() for path in here}
-        listed = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", self._commit, cwd=self._root, text=True).stdout.split("\0")
-        found = (path for path in listed if path and PurePosixPath("/", path).match(f"/{pattern}"))
+        listed = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", self._commit, cwd=self._root).stdout.split(b"\0")
+        found = (path for path in map(os.fsdecode, listed) if path and PurePosixPath("/", path).match(f"/{pattern}"))
         return {path: git("cat-file", "blob", f"{self._commit}:{path}", cwd=self._root).stdout for path in found}
 
 

@@ -35,14 +35,16 @@ def test_what_is_probably_not_meant_is_told(own: dict[str, Any], study: params.P
     own["timing"]["subjects"]["first"] = {"pool": "first", "cls_insert": "none", "heads": 1}
     part = own["claims"]["W1"]["comparisons"][0]
     own["claims"]["W2"] = own["claims"]["W1"] | {"comparisons": [part | {"variant": "gone"}]}
+    own["variants"]["base"] = {"seeds": [0], "epochs": 4}
     own["ranking"] = {"typo": ["gone", "base"], "same": ["base", "base"]}
     told = catalogue.oddities(params.parse(own))
-    assert len(told) == 5
+    assert len(told) == 6
     assert "'gone'" in told[0]
     assert "timing.subjects.first" in told[1]
-    assert "'typo' has no row: 'gone'" in told[2]
-    assert "'same' compares 'base' with itself" in told[3]
-    assert re.search("caption.*lonely", told[4])
+    assert "variants.base changes epochs, and the others" in told[2]
+    assert "'typo' has no row: 'gone'" in told[3]
+    assert "'same' compares 'base' with itself" in told[4]
+    assert re.search("caption.*lonely", told[5])
 
 
 def test_the_command_checks_and_lists(tmp_path: Path, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

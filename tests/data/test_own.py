@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from pipeline.data.datasets import Dataset, load, prepare
-from pipeline.data.fetch import fetch, is_noted, note, source
+from pipeline.data.fetch import MANIFEST, fetch, is_noted, note, source
 from pipeline.params import DataSettings, parse
 from pipeline.system.errors import UserError
 
@@ -64,12 +64,17 @@ def test_a_file_that_is_no_npz_does_not_fit_or_has_changed(here: Path) -> None:
     np.savez("own.npz", **arrays() | {"train_images": arrays()["train_images"] / 255})
     assert_refused(NPZ, r"gives .* is expected")
     np.savez("own.npz", **arrays() | {"train_labels": np.arange(9) // 3})
-    assert_refused(NPZ, r"train_labels are sorted")
+    assert_refused(NPZ, r"train_labels are sorted by class, but validation takes")
+    np.savez("own.npz", **arrays() | {"test_labels": np.array([2, 2, 0, 0, 1, 1])})
+    assert_refused(NPZ, r"test_labels are sorted by class, but some measures")
     np.savez("own.npz", **arrays() | {"test_labels": np.array([object()])})
     assert_refused(NPZ, r"own\.npz cannot be read")
     Path("own.npz").write_bytes(b"PK\3\4 and no more")
     assert_refused(NPZ, r"own\.npz cannot be read")
     assert is_noted(NPZ, here / "raw")
+    (here / "raw" / MANIFEST).write_text('{"dataset": "np')
+    assert not is_noted(NPZ, here / "raw")
+    note(NPZ, here / "raw")
     Path("own.npz").write_bytes(b"another")
     assert not is_noted(NPZ, here / "raw")
     with pytest.raises(UserError, match="dvc repro --force fetch"):
@@ -125,6 +130,9 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     shutil.rmtree(here / "three/test/dogs")
     picture(here / "three/train/overview.png", (8, 8))
     assert_refused(data.model_copy(update={"path": "three"}), r"train/overview\.png lies in no class's folder")
+    (here / "animals/cat/more").symlink_to(here / "animals/dog")
+    assert_refused(data, r"cat/more is a link to a folder")
+    (here / "animals/cat/more").unlink()
     Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(here / "animals/cat/deep.png")
     assert_refused(data, r"cat/deep\.png has 16 or 32 bits")
     (here / "animals/cat/deep.png").unlink()
@@ -133,7 +141,8 @@ def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None
     (here / "animals/cat/clear.png").unlink()
     (here / "animals/dog/0.jpg").write_bytes(b"no picture")
     assert_refused(data, r"dog/0\.jpg is no picture")
-    assert_refused(data.model_copy(update={"path": "nowhere"}), "has no folder of images")
+    assert_refused(data.model_copy(update={"path": "nowhere"}), "there is no folder")
+    assert_refused(data.model_copy(update={"path": "raw"}), "has no folder of images")
 
 
 def test_cifar10_as_torchvision_reads_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

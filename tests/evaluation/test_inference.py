@@ -256,8 +256,10 @@ def test_without_shared_memory_one_process_finds_the_same(lab: Lab, tmp_path: Pa
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    here, gone = lab.task("tiny", 4), lab.task("tiny", 4, file=tmp_path / "gone")
+    here, gone, broken = lab.task("tiny", 4), lab.task("tiny", 4, file=tmp_path / "gone"), lab.task("tiny", 4, probes=("trace",))
     monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
-    found = dict(inference.run([here, gone], 2))
+    monkeypatch.setattr(inference, "trace_columns", refuse)  # as a full memory would
+    found = dict(inference.run([broken, here, gone], 2))
     assert isinstance(found[gone], UserError)
+    assert "Read-only file system" in str(found[broken])
     assert np.array_equal(found[here].arrays["predictions"], measure(here).arrays["predictions"])

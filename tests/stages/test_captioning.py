@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,9 @@ def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_weights_of_another_training_are_refused() -> None:
+    one = load().trainings["caption"]
+    with pytest.raises(UserError, match=r"caption\.npz is of another training than the record"):
+        replace(one, evaluation=None).captions  # noqa: B018  # evaluated with weights that are gone
     settings, picture = params.load().resolve("caption"), np.full((56, 56), 255, np.uint8)
     with pytest.raises(UserError, match="trained with other settings"):
         caption.describe(settings, stored(Path(), "critical"), 0, picture)

@@ -323,6 +323,21 @@ def test_a_further_seed_is_evaluated_alone(done: Path, in_process: Counter[str],
         assert (f"of the vote of {len(places)} seeds" in (said := capsys.readouterr().out)) == ("vote" in said) == (len(places) > 1)
 
 
+def test_what_was_found_of_a_seed_outlives_another_first_seed_and_serves_another_variant(done: Path, arrays: Path) -> None:
+    shutil.rmtree(done / FINISHED)
+    by_other_code(done, "tiny")
+    stage.main([])
+    edit(done, lambda raw: raw["variants"].update(tiny={"seeds": [9, 4, 2, 7]}, twin={"seeds": [4, 2, 5]}))
+    for variant in ("tiny", "twin"):
+        train(stored(done, variant), params.load().resolve(variant), arrays)
+    for path in (done / FINISHED).rglob("seed-2.*"):
+        path.unlink()
+    stage.main([])
+    (_, tiny), (_, twin) = (evaluation(done, name) for name in ("tiny", "twin"))
+    assert np.array_equal(twin["predictions"][[0, 1]], tiny["predictions"][[1, 2]])
+    assert evaluation(done, "tiny")[0].inputs["earlier"] == {"2": "e" * 64, "7": "e" * 64}
+
+
 def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agrees(
     done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +354,7 @@ def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agre
     stage.main([])
     assert in_process == {"tiny": 1}
     assert "tiny: accuracy" in (said := capsys.readouterr().out)
-    assert "seed 2, 7 kept, whose weights are not here: the first seed gives what it gave before" in said
+    assert "seed 2, 7 kept, whose weights are not here: seed 4 gives what it gave before" in said
     found, _ = evaluation(done, "tiny")
     assert found.inputs["earlier"] == {"2": "e" * 64, "7": "e" * 64}
     assert {name: text for name, text in files(done).items() if name.startswith("tables")} == {
@@ -349,7 +364,7 @@ def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agre
     old = found._replace(columns=found.columns | {"shift_1": [found.columns["shift_1"][0] + 1e-9, *found.columns["shift_1"][1:]]})
     Records(done).write("tiny", evaluation(done, "tiny")[1], old)
     by_other_code(done, "tiny")
-    with pytest.raises(UserError, match=r"first seed has another `shift_1` .* weights of seed 2, 7 are not here: `REPLAY=0 dvc repro"):
+    with pytest.raises(UserError, match=r"seed 4 has another `shift_1` .* weights of seed 2, 7 are not here: `REPLAY=0 dvc repro"):
         stage.main([])
     by_other_code(done, "tiny", device="Another (2 cores)")  # where that is rounding
     stage.main([])

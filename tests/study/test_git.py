@@ -40,7 +40,7 @@ def test_an_unknown_commit_is_answered_with_the_nearest_name(root: Path) -> None
 
 
 def test_files_of_any_name_and_content_are_read_as_they_were(root: Path) -> None:
-    contents = {"empty": b"", 'a b/č\n\t"x"': b"\0\xff\nmissing\n", "also/same": b"one", "crlf": b"a\r\nb"}
+    contents = {"empty": b"", "caf\udce9": b"latin-1", 'a b/č\n\t"x"': b"\0\xff\nmissing\n", "also/same": b"one", "crlf": b"a\r\nb"}
     for name, content in contents.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(content)
