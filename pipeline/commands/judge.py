@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,9 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
             look = Look(n, float(MEASURES[measure].ratio), None, "the same")
         else:
             look = judge(measure, *(_values(side, measure, n) for side in (change, against)), looks=looks, margin=margin, error=error)
+        lost = {one.name: int(measure_values("diverged", one.training(n)).sum()) for one in (change, against)}
         # Networks that stay at the loss of a guess say nothing of the change.
-        if stuck := not (identical or MEASURES[measure].share) and {*_lost(n, change, against).values()} == {n}:
+        if stuck := not (identical or MEASURES[measure].share) and {*lost.values()} == {n}:
             look = replace(look, answer=UNDECIDED, needed=None)
         trained, seconds = change.trained + against.trained, round(time.monotonic() - start, 1)
         taken.append((look, trained, seconds))
@@ -167,7 +168,8 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
             break
         print(f"{n} seeds a side do not decide: {_estimate(MEASURES[measure], look)}")
     found = {
-        "answer": look.answer, "status": STATUS[look.answer], "sentence": _sentence(look, change, against, measure, margin, identical),
+        "answer": look.answer, "status": STATUS[look.answer],
+        "sentence": _sentence(look, change, against, measure, margin, identical, lost),
         "change": change.name, "against": against.name, "measure": measure, "margin": margin, "effect": look.effect,
         "interval": look.interval and [look.interval.low, look.interval.high], "level": look.interval and look.interval.level,
         "identical": identical, "seeds": look.n, "looks": looks, "needed": look.needed, "trained": trained,
@@ -177,7 +179,7 @@ def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
     return found
 
 
-def _sentence(last: Look, change: Side, against: Side, name: str, margin: float, identical: bool) -> str:
+def _sentence(last: Look, change: Side, against: Side, name: str, margin: float, identical: bool, lost: Mapping[str, int]) -> str:
     if identical:
         replayed = " What other code trained was replayed: its first 50 steps, its tables and the test of its weights."
         said = f"{change.name} is the same as {against.name}: {last.n} seeds a side are equal to the last bit, in every epoch."
@@ -192,13 +194,8 @@ def _sentence(last: Look, change: Side, against: Side, name: str, margin: float,
         many = f"about {last.needed or 0:,}" if (last.needed or 0) <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
         enough = f"{many} seeds a side would decide it, if mean and spread stay as they are"
         said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
-    nothing = " and ".join(f"{count} of {last.n} seeds of {name}" for name, count in _lost(last.n, change, against).items() if count)
+    nothing = " and ".join(f"{count} of {last.n} seeds of {name}" for name, count in lost.items() if count)
     return f"{said.rstrip()}.{f' {nothing} learned nothing: their last train loss is no better than of a guess.' * bool(nothing)}"
-
-
-def _lost(n: int, *sides: Side) -> dict[str, int]:
-    """By side, how many of the first n seeds learned nothing."""
-    return {one.name: int(measure_values("diverged", one.training(n)).sum()) for one in sides}
 
 
 def _estimate(measure: Measure, look: Look) -> str:

@@ -28,7 +28,7 @@ def check_imports() -> None:
                     noticed = not ((ROOT / f"{top}.py").exists() or (ROOT / top).is_dir())
                 if not noticed:
                     place = f"{PACKAGE.name}/{file.relative_to(PACKAGE)}"
-                    raise UserError(f"{place} imports {name}, of which no result of it would notice an edit: move that module beside it.")
+                    raise UserError(f"{place} imports {name}, whose edits would change results unnoticed: move that module beside it.")
 
 
 def _module(parts: list[str]) -> Path:

@@ -64,9 +64,9 @@ class Estimate:
 
 
 def limited(estimate: Estimate, sides: int, limits: tuple[float, float] = (0, 1)) -> Estimate:
-    """The estimate with the ends that it has because no value goes beyond `limits`: of one side these, of a difference their distance."""
-    most = sides // 2 * (limits[1] - limits[0])
-    return replace(estimate, limits=(-most, most) if most else limits)
+    """The estimate of values within `limits`: there their mean lies too, and a difference of two within plus or minus their distance."""
+    apart = sides // 2 * (limits[1] - limits[0])
+    return replace(estimate, limits=(-apart, apart) if sides > 1 else limits)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
 
 
 def files_of(entries: Sequence[str], package: Path) -> Iterator[Path]:
+    """The files that a stage's `entries` name, those of folders in order."""
     for path in (package / entry for entry in entries):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             # Also what a module may read beside it; not bytecode, nor an editor's lock or backup.

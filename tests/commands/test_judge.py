@@ -28,9 +28,9 @@ JUDGE = (sys.executable, "-m", "pipeline.commands.judge")
 
 @pytest.fixture
 def study(tmp_path: Path, raw_params: dict[str, Any]) -> Repository:
-    """Its base learns in two epochs; `slow` does not; `close` differs in the last digits."""
+    """Its base learns in two epochs; `slow` and `slower` do not; `close` differs in the last digits."""
     made = Repository.create(tmp_path / "study", small_study(raw_params))
-    variants = {"slow": {"learning_rate": 1e-6}, "close": {"learning_rate": 0.010001}}
+    variants = {"slow": {"learning_rate": 1e-6}, "slower": {"learning_rate": 1e-7}, "close": {"learning_rate": 0.010001}}
     made.edit(variants=variants, train={"learning_rate": 0.01, "batch_size": 32, "epochs": 2})
     return made
 
@@ -106,7 +106,8 @@ def test_each_answer_has_its_exit_status(study: Repository) -> None:
     status, worse = judged(study, "slow")
     assert (status, worse["answer"], worse["trained"], worse["seeds"]) == (3, "worse", 12, 6)
     assert worse["interval"][0] > 1.05
-    assert worse["sentence"].endswith(". 6 of 6 seeds of slow learned nothing: their last train loss is no better than of a guess.")
+    status, nothing = judged(study, "slower", "--against", "slow")  # both learned nothing
+    assert (status, nothing["seeds"], nothing["needed"], "6 of 6 seeds of slow " in nothing["sentence"]) == (5, 6, None, True)
     better = study.run(*JUDGE, "base", "--against", "slow")
     assert (better.returncode, "better" in better.stdout.splitlines()) == (0, True), better.stderr
     assert study.run(*JUDGE, "slow", "--margin", "100000").returncode == 4

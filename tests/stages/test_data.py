@@ -106,21 +106,19 @@ def test_what_an_own_reader_raises_is_shown_with_its_place(demo: Path, monkeypat
         prepare.main([])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_own_data_that_test_what_was_learned_are_told(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, labels = np.random.default_rng(0).integers(256, size=(9, 28, 28), dtype=np.uint8), np.arange(9) % 3
     np.savez("own.npz", train_images=images, train_labels=labels, test_images=images[:4], test_labels=labels[:4])
-    data = {"dataset": "npz", "path": "own.npz", "size": 28, "channels": 1, "classes": 4}
-    (demo / "params.yaml").write_text(yaml.safe_dump(profiles.read("demo") | {"data": data}))
+    data = {"data": {"dataset": "npz", "path": "own.npz", "size": 28, "channels": 1, "classes": 4}}
+    (demo / "params.yaml").write_text(yaml.safe_dump(profiles.read("demo") | data))
     fetch.main([])
     prepare.main([])
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")] == [
-        "warning: 4 of the 4 test images are training images, too; of these the test error says nothing.",
-        "warning: no training image is of class 3; is data.classes right?",
-    ]
+    twice, empty = (line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: "))
+    assert ("4 of the 4 test images" in twice, "of class 3;" in empty) == (True, True)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the sentence advises, done with the real DVC; of the damage the file's time does not tell."""
     study = trained.copy(tmp_path / "study")

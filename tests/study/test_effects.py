@@ -72,6 +72,7 @@ def test_shares_by_hand() -> None:
     one = ShareEstimate((3,), (4,))
     exact = stats.binomtest(3, 4).proportion_ci(0.9, "exact")
     assert (one.mean, *ends(one.interval(0.9))) == pytest.approx((0.75, exact.low, exact.high))
+    assert effects.limited(contrast([0.5, 0.6]), 1, (-math.inf, math.inf)).limits == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("sizes", [(6, 6), (20, 10)])
